@@ -28,7 +28,7 @@ func (r *release) contents(context.Context) error {
 	return r.write("volplane-"+r.tag()+".cdx.json", doc)
 }
 
-// built returns programs as they were built. Their modules are the same on all architectures.
+// built returns the built programs. Their modules are the same on all architectures.
 func (r *release) built(all []program) []sbom.Program {
 	var out []sbom.Program
 	for _, p := range all {

@@ -97,7 +97,7 @@ func only(t *testing.T, r *release, pattern string) string {
 	return found[0]
 }
 
-// checkSums wants the sum of each result, as sha256sum reads it.
+// checkSums requires the sum of each result, in the format of sha256sum.
 func checkSums(t *testing.T, r *release) {
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", sumsFile)
 	cmd.Dir = r.out
@@ -115,7 +115,7 @@ func checkSums(t *testing.T, r *release) {
 	}
 }
 
-// checkSignature wants a signature that ssh-keygen verifies, and not for another list.
+// checkSignature requires a signature that ssh-keygen verifies for this list, but not for another one.
 func checkSignature(t *testing.T, r *release, key string) {
 	public, err := os.ReadFile(key + ".pub")
 	if err != nil {

@@ -78,7 +78,7 @@ func (r *release) image(name, starts string, layers map[image.Platform][]v1.Laye
 	}
 }
 
-// tag is the tag of the images, which may not have every character of a version.
+// tag is the tag of the images, which cannot contain every character of a version.
 func (r *release) tag() string { return strings.NewReplacer("+", "_", "~", "_").Replace(r.version) }
 
 // programFiles returns the programs of the images, under all names that manifests use.

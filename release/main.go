@@ -1,5 +1,6 @@
-// Command release makes what is released of this source, in one directory: archives, packages, container images, the
-// plugin of kubectl, a list of what is in them, and the sums of all of it. The same source gives the same bytes.
+// Command release makes everything that is released of this source, in one directory: archives, packages, container
+// images, the kubectl plugin, a list of their contents, and the sums of all of it. The same source gives the same
+// bytes.
 package main
 
 import (
@@ -38,7 +39,7 @@ type release struct {
 	repository string
 	// url is where the archives will be loaded from.
 	url string
-	// key is the private key for the signature; empty for none.
+	// key is the private key for the signature; empty means none.
 	key string
 	// bin is a directory with built programs, in a folder for each architecture.
 	bin string

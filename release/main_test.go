@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestEmpty empties a directory only of what a release has listed there: a directory of another user may have a list of
-// sums, too.
+// TestEmpty: only files that a release has listed there are removed: a user's directory may have a list of sums, too.
 func TestEmpty(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string

@@ -50,7 +50,7 @@ func (s *sandbox) use() {
 	s.calls()
 }
 
-// inUse wants all that is the user's to be as it was.
+// inUse requires that the user's files are unchanged.
 func (s *sandbox) inUse(after string) {
 	s.t.Helper()
 	if s.read(userConfig) != "DRIVER_EXEC=true\n" || s.read(userData) != "data\n" {
@@ -87,7 +87,7 @@ func (s *sandbox) onlyUsers(after string) {
 	}
 }
 
-// checkPolicy wants the package of Debian to follow Debian's policy.
+// checkPolicy requires that the Debian package follows Debian's policy.
 func checkPolicy(t *testing.T, r *release) {
 	shell(t, "lintian", "--fail-on", "error", "--tag-display-limit", "0", only(t, r, "*.deb"))
 }

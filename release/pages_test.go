@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPages wants every link of a shipped page to lead to something shipped, or to an address, and the examples that
-// the pages name.
+// TestPages: every link of a shipped page leads to a shipped file or to an address, and the examples that the pages
+// name are shipped.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")

@@ -51,7 +51,7 @@ func (r *release) build(ctx context.Context) error {
 
 // target lets make build a target for a system, so that there is one truth about how.
 func (r *release) target(ctx context.Context, name, system, arch, to string, more ...string) error {
-	// An archive of the source has no history, and has to give the same bytes; a version is a tag.
+	// An archive of the source has no history, but must give the same bytes; a version is a tag.
 	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", r.root, name, "BIN="+to, "VERSION="+r.version,
 		"REVISION="+r.version)
 	cmd.Args = append(cmd.Args, more...)

@@ -39,7 +39,7 @@ func newSandbox(t *testing.T) *sandbox {
 		shell(t, "mount", append(args, at)...)
 		t.Cleanup(func() { shellAfter(t, "umount", at) })
 	}
-	// The layer may not be below what it covers.
+	// The layer may not be below the directory that it covers.
 	mount(filepath.Join(dir, "layer"), "-t", "tmpfs", "tmpfs")
 	for _, d := range []string{"upper", "work"} {
 		if err := os.Mkdir(filepath.Join(dir, "layer", d), 0o755); err != nil {

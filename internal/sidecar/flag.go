@@ -24,7 +24,7 @@ type Flag struct {
 	// Old says that upstream's program of today does not have the flag: manifests of years ago do, or it is volplane's
 	// own.
 	Old bool
-	// into returns where the value goes.
+	// into returns where the value is stored.
 	into func(*Options, Role) any
 }
 

@@ -31,7 +31,7 @@ func (g *Gates) Set(text string) error {
 	return nil
 }
 
-// String returns the gates as they are written.
+// String returns the gates in the syntax of the flag.
 func (g *Gates) String() string {
 	if g == nil {
 		return ""
@@ -103,7 +103,7 @@ func (o *Options) unless(on bool, controller string) {
 	}
 }
 
-// apply does what the gates say. An unknown one is an error, as it is upstream: it is probably misspelt.
+// apply applies the gates to the options. An unknown gate is an error, as upstream: it is probably misspelt.
 func (g Gates) apply(o *Options) error {
 	known := gates()
 	for _, name := range slices.Sorted(maps.Keys(g)) {
@@ -121,8 +121,7 @@ func (g Gates) apply(o *Options) error {
 	return nil
 }
 
-// serverGates are those that the libraries of an API server bring into upstream's programs, where nothing depends on
-// them.
+// serverGates are those that the libraries of an API server bring into upstream's programs, which do not use them.
 const serverGates = `
 APIResponseCompression APIServerIdentity APIServerWebhookAuthenticationToken APIServingWithRoutine AllAlpha
 AllBeta AllowParsingUserUIDFromCertAuth AllowUnsafeMalformedObjectDeletion CBORServingAndStorage

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Kept is what becomes of a sidecar's arguments where its work goes to a process of several controllers.
+// Kept is the result of moving a sidecar's arguments to a process of several controllers.
 type Kept struct {
 	// Controllers do what the arguments ask for.
 	Controllers []string
@@ -24,9 +24,8 @@ type Kept struct {
 	Lost []string
 }
 
-// Keep returns the equivalent of a sidecar's arguments in a process of several controllers. How it finds driver, API
-// server and leases, what it logs and where it serves metrics is not kept, since such a process has its own flags for
-// that; nor is what has no effect.
+// Keep returns the equivalent of a sidecar's arguments in a process of several controllers. Flags for the driver, the
+// API server, leases, logs and metrics are not kept, since such a process has its own; nor are flags without effect.
 func (r Role) Keep(args []string) Kept {
 	var o Options
 	set := r.flagSet(r.String(), &o)

@@ -74,7 +74,7 @@ func several(t *testing.T, args []string) sidecar.Options {
 	return o
 }
 
-// otherwise returns a value that changes what a flag says, and what the sidecar does otherwise with it.
+// otherwise returns a value that changes a flag, and the resulting difference in the sidecar's behaviour.
 func otherwise(t *testing.T, r sidecar.Role, f sidecar.Flag) (value string, want map[string]string) {
 	t.Helper()
 	before, _ := parse(r.String(), "")

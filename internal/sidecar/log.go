@@ -21,8 +21,8 @@ const (
 	maxLibraries = 7
 )
 
-// Levels returns the levels from which on a program writes its own log, and that of libraries, which have klog's
-// levels. Libraries warn of what passes by itself, so that without -v only their errors count.
+// Levels returns the lowest levels of a program's own log and of that of libraries, which have klog's levels. Libraries
+// warn of temporary problems, so without -v only their errors are logged.
 func Levels(verbosity int) (own, libraries slog.Level) {
 	switch {
 	case verbosity <= 0:

@@ -62,7 +62,7 @@ func (n Node) listens() []string {
 			out = append(out, h.Address)
 		}
 	}
-	// The system chooses another port for each that asks for none.
+	// The system chooses a different port for each address with port 0.
 	return slices.DeleteFunc(out, func(a string) bool { return strings.HasSuffix(a, ":0") })
 }
 
@@ -94,7 +94,7 @@ func chosenNodes(args []string) (chosen []Role, rest []string, err error) {
 	return chosen, rest, nil
 }
 
-// argumentsOf returns the arguments that are for one role. A value that is an argument of its own goes with its flag.
+// argumentsOf returns the arguments for one role. A value in a separate argument belongs to the flag before it.
 func argumentsOf(r Role, args []string) []string {
 	var out []string
 	ours := true

@@ -25,7 +25,7 @@ type ProvisionerOptions struct {
 	NamePrefix string
 	// NameLength cuts the UID in the names of volumes, without its hyphens, to so many characters; 0 keeps all of it.
 	NameLength int
-	// DefaultFSType is the filesystem type of volumes whose class names none.
+	// DefaultFSType is the filesystem type of volumes whose class has none.
 	DefaultFSType string
 	// WithoutFSType leaves the filesystem type to the driver if nothing names one. Otherwise it is ext4 for volumes that
 	// certainly are block devices on one node.
@@ -42,7 +42,7 @@ type ProvisionerOptions struct {
 	PublishReadOnly bool
 	// AllowModeConversion lets a restored volume have another mode than that of its snapshot.
 	AllowModeConversion bool
-	// WithoutAttributes makes volumes as if no claim named a VolumeAttributesClass.
+	// WithoutAttributes creates volumes as if no claim named a VolumeAttributesClass.
 	WithoutAttributes bool
 	// OnNode is for a driver which runs on each node.
 	OnNode OnNode
@@ -73,7 +73,7 @@ type AttacherOptions struct {
 	Pace
 	// MaxEntries is how many volumes one call of ListVolumes returns, and 0 leaves it to the driver; nil means 500.
 	MaxEntries *int32
-	// DefaultFSType is the filesystem type of volumes that name none.
+	// DefaultFSType is the filesystem type of volumes without one.
 	DefaultFSType string
 }
 
@@ -201,7 +201,7 @@ type Term struct {
 	Deadline time.Duration
 	// Retry is the interval of attempts to acquire, and of those to renew after a failure.
 	Retry time.Duration
-	// LongOthers holds the leases beside a process's first one for longer, and renews them as rarely.
+	// LongOthers makes the leases other than a process's first one last longer, and renews them less often.
 	LongOthers bool
 }
 
@@ -232,8 +232,8 @@ type ControllersOptions struct {
 	CapacityPoll time.Duration
 	// CapacityForImmediate includes classes with immediate binding in these questions.
 	CapacityForImmediate bool
-	// DummyAttacher is the name of an attacher without a driver, whose attachments
-	// are marked as attached; empty for none.
+	// DummyAttacher is the name of an attacher without a driver, whose attachments are marked as attached; empty means
+	// none.
 	DummyAttacher string
 	// Provisioner and the others are the options of one controller each.
 	Provisioner        ProvisionerOptions

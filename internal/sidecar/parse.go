@@ -46,7 +46,7 @@ func (r Role) Parse(name string, args []string, env func(string) string) (Option
 	}
 	switch {
 	case r == Provisioner:
-		// Upstream's provisioner names no filesystem by itself, and it alone lets the environment win.
+		// Upstream's provisioner has no default filesystem, and it alone gives precedence to the environment.
 		o.Provisioner.WithoutFSType = true
 		o.Kubeconfig = cmp.Or(env("KUBECONFIG"), o.Kubeconfig)
 	case r == Registrar && o.Registrar.Endpoint == "":

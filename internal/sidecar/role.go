@@ -74,7 +74,7 @@ func (r Role) String() string { return roles()[r].programs[0] }
 // Prefix begins the role's flags in a process of several roles.
 func (r Role) Prefix() string { return roles()[r].prefix }
 
-// OfNode says that the role's program stands beside the driver on each node, and not beside its controller.
+// OfNode says that the role's program runs beside the driver on each node, not beside its controller.
 func (r Role) OfNode() bool { return r == Registrar || r == Liveness }
 
 // OfController says that the role runs controllers, several of which can share one process.

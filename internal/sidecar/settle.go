@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// settle makes of what flags and the environment say what the program is to do.
+// settle turns the flags and the environment into the program's options.
 func (o *Options) settle(r Role, changed func(string) bool, env func(string) string) error {
 	var err error
 	if r != SnapshotController {

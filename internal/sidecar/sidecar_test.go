@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
-// parse reads arguments of a program, and says what is wrong with them, or what has no effect.
+// parse parses arguments of a program, and reports errors and flags without effect.
 func parse(program, args string, env ...string) (sidecar.Options, string) {
 	role, _ := sidecar.RoleOf("/" + program)
 	o, without, err := role.Parse(program, strings.Fields(args), func(name string) string {
@@ -59,7 +59,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestProblems: what is refused, and what has no effect.
+// TestProblems: invalid arguments, and those without effect.
 func TestProblems(t *testing.T) {
 	all := lines(t, "problems.txt")
 	for i := 0; i < len(all); i += 2 {
@@ -70,8 +70,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestVendors: the arguments of drivers' charts are understood, and have an effect unless the list says that they have
-// none.
+// TestVendors: the arguments in drivers' charts are accepted, and have an effect unless the list says otherwise.
 func TestVendors(t *testing.T) {
 	all := lines(t, "vendors.txt")
 	for i, line := range all {

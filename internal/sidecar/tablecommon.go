@@ -129,7 +129,7 @@ func ownFlags() []Flag {
 	}
 }
 
-// flag is a flag with upstream's default; value returns where its value goes.
+// flag is a flag with upstream's default; value returns where its value is stored.
 func flag(name string, of []Role, def, usage string, value func(*Options) any) Flag {
 	return Flag{Name: name, Of: of, Default: def, Usage: usage, into: func(o *Options, _ Role) any { return value(o) }}
 }

@@ -79,8 +79,8 @@ func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// Settle makes of the flags of AddControllers or AddRole, and of the environment, what the program is to do. The role
-// is SnapshotMetadata, Registrar or Liveness, or any other for controllers.
+// Settle turns the flags of AddControllers or AddRole, and the environment, into the program's options. The role is
+// SnapshotMetadata, Registrar or Liveness, or any other for controllers.
 func (o *Options) Settle(r Role, set *pflag.FlagSet, env func(string) string) error {
 	return o.settle(r, set.Changed, env)
 }

@@ -65,8 +65,8 @@ type target struct {
 	secrets map[string]string
 }
 
-// find returns the driver's snapshot for which a VolumeSnapshot stands, with the Secret of the driver's call. The
-// client may read the snapshot, so errors say what is wrong with it.
+// find returns the driver's snapshot of a VolumeSnapshot, with the Secret of the driver's call. The client may read the
+// snapshot, so errors say what is wrong with it.
 func (s *server) find(ctx context.Context, a ask) (target, error) {
 	vs, err := s.objects.Snapshot(ctx, a.Namespace, a.Snapshot)
 	if apierrors.IsNotFound(err) {
@@ -109,7 +109,7 @@ func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, d
 	content := "VolumeSnapshotContent " + c.Name
 	switch view := snapshot.Single().View(c); {
 	case !view.IsOf(vs):
-		// Who may write the status of a snapshot could name the content of another namespace.
+		// A user who may write the status of a snapshot could name the content of another namespace.
 		return status.Errorf(codes.FailedPrecondition, "%s is not bound to VolumeSnapshot %s/%s", content, vs.Namespace,
 			vs.Name)
 	case view.Driver != driver:

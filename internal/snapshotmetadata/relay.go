@@ -55,7 +55,7 @@ func (s *server) GetMetadataAllocated(
 	})
 }
 
-// GetMetadataDelta streams the blocks in which a snapshot differs from one before it.
+// GetMetadataDelta streams the blocks in which a snapshot differs from an earlier one.
 func (s *server) GetMetadataDelta(
 	r *api.GetMetadataDeltaRequest, to api.SnapshotMetadata_GetMetadataDeltaServer,
 ) error {

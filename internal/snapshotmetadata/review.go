@@ -17,8 +17,8 @@ import (
 // longText limits foreign text in an answer, in bytes.
 const longText = 512
 
-// authenticate returns the user whose token it is. Who has no valid token learns nothing of the cluster: what the API
-// server says is for the log.
+// authenticate returns the user of a token. A client without a valid token learns nothing about the cluster: details
+// from the API server are only logged.
 func (s *server) authenticate(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
 	audience, err := s.audience(ctx)
 	if err != nil {
@@ -102,7 +102,7 @@ func accessOf(user authenticationv1.UserInfo, a ask) *authorizationv1.SubjectAcc
 	}}
 }
 
-// unavailable logs what prevents an answer, and returns an error that says no more than what was to be done.
+// unavailable logs the cause, and returns an error that says only what was attempted.
 func (s *server) unavailable(do string, err error) error {
 	s.Log.Warn("a client cannot be served", "driver", s.Driver.Name, "do", do, "err", tell(err.Error()))
 	return status.Error(codes.Unavailable, "the server could not "+do+"; its log says why")

@@ -36,7 +36,7 @@ const (
 	window = 64 << 10
 	// idleLimit is how long a connection without a request is kept.
 	idleLimit = 5 * time.Minute
-	// goodbye is how long streams may go on when the server is asked to end.
+	// goodbye is how long streams may continue when the server is asked to stop.
 	goodbye = 20 * time.Second
 )
 
@@ -157,8 +157,8 @@ func (s *server) serve(
 	return s.limited(ctx, func(ctx context.Context) error { return stream(ctx, t) })
 }
 
-// limited calls a function that passes on a stream, and returns when its time is over. By then it may hang in a client
-// that does not read: the end of the request ends it, too.
+// limited calls a function that relays a stream, and returns when the time limit is over. The function may then still
+// hang in a client that does not read: the end of the request ends it, too.
 func (s *server) limited(ctx context.Context, stream func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, s.Limit)
 	defer cancel()

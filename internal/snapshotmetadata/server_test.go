@@ -68,8 +68,8 @@ func check(t *testing.T, rows []answersTo) {
 	}
 }
 
-// TestClients: who has a token for the audience and may get the snapshot is served, and everybody else is refused
-// before the driver is asked.
+// TestClients: a client with a token for the audience and the right to get the snapshot is served; all others are
+// refused before the driver is called.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	w := func(change func(w *world)) func(*world, *snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent) {
@@ -288,7 +288,7 @@ func TestDriverIsAsked(t *testing.T) {
 	}
 }
 
-// TestHostileDrivers: a client gets what is in order, and then an error that says what is not.
+// TestHostileDrivers: a client receives the valid answers, and then an error that describes the invalid one.
 func TestHostileDrivers(t *testing.T) {
 	t.Parallel()
 	const breaks = "Internal: driver " + driverName + ": its answer breaks the CSI specification: "
@@ -342,8 +342,7 @@ func TestHostileDrivers(t *testing.T) {
 	check(t, rows)
 }
 
-// TestEndless: a stream whose blocks go on for ever, slowly, ends with the time that a stream may take, and so does the
-// driver's.
+// TestEndless: an endless, slow stream is ended at the time limit for streams, together with the driver's stream.
 func TestEndless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,7 +372,7 @@ func TestEndless(t *testing.T) {
 	})
 }
 
-// TestSlowClient: the driver is read no faster than the client reads, and a client that never reads is left when the
+// TestSlowClient: the driver is read no faster than the client reads, and a client that never reads is dropped when the
 // time of its stream is over.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func minVersion(name string) (uint16, error) {
 	return 0, fmt.Errorf("--tls-min-version %q is neither VersionTLS12 nor VersionTLS13", name)
 }
 
-// named returns the values of names that are separated by commas; nil if there are none.
+// named returns the values of names separated by commas; nil for an empty list.
 func named[T any](flag, text string, of func(string) (T, bool)) ([]T, error) {
 	var out []T
 	for name := range strings.SplitSeq(text, ",") {

@@ -55,9 +55,9 @@ type world struct {
 	api    *kubetest.API
 	driver *csitest.Driver
 	log    logged.Text
-	// tokens are for an audience; who has one is called backup.
+	// tokens are the audiences of tokens; their user is called backup.
 	tokens map[string]string
-	// refuses is what the API server says of who may read what; "" lets the user backup read the namespace team.
+	// refuses is what the API server answers about rights; "" lets the user backup read the namespace team.
 	refuses string
 	opts    Options
 	metered []string

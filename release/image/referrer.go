@@ -17,7 +17,7 @@ const (
 )
 
 // refer adds the list of what is in an image to a layout, as an artifact whose subject is the image: a registry that
-// has both names the list to those who ask what refers to the image.
+// has both returns the list to clients that ask for the image's referrers.
 func refer(to layout.Path, subject v1.Descriptor, list []byte) error {
 	config, err := blob(to, noConfig, []byte("{}"))
 	if err != nil {

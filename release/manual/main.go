@@ -98,7 +98,7 @@ func (m manual) help(ctx context.Context, verb []string) (string, error) {
 	return string(out), nil
 }
 
-// format returns a page: a help as it is, in the words of a formatter.
+// format returns a page: the help text in the markup of a formatter.
 func (m manual) format(name, help string, others []string) string {
 	summary, _, _ := strings.Cut(help, "\n")
 	var b strings.Builder

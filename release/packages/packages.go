@@ -25,7 +25,7 @@ type Package struct {
 	When time.Time
 }
 
-// directories are made by a package, and taken away with it when they are empty.
+// directories are created by a package, and removed with it when they are empty.
 func (p Package) directories() tree.Tree {
 	var out tree.Tree
 	for _, f := range p.Files {

@@ -106,7 +106,7 @@ func (s *selection) elf(at, to string) error {
 	return nil
 }
 
-// library adds a library under the name with which it is loaded.
+// library adds a library under the name that programs load.
 func (s *selection) library(name, by string) error {
 	at, err := s.find(name, "lib/*-linux-gnu", "usr/lib/*-linux-gnu", "lib", "lib64")
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *selection) copy(pattern string) error {
 	}
 	slices.Sort(found)
 	for _, at := range found {
-		// A package whose licence is that of another one has a link.
+		// A package with the licence of another one has a link.
 		body, err := os.ReadFile(at)
 		if err != nil {
 			return err

@@ -65,7 +65,7 @@ func TestTar(t *testing.T) {
 	}
 }
 
-// TestSameBytes wants the order in which files were added to be invisible.
+// TestSameBytes: the order in which files were added makes no difference.
 func TestSameBytes(t *testing.T) {
 	when := time.Unix(1, 0)
 	other := example()
@@ -79,7 +79,7 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// TestWrite wants the modes of the tree, whatever the mask of the process.
+// TestWrite: the written files have the modes of the tree, whatever the umask of the process.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	if err := example().Write(dir); err != nil {

@@ -125,8 +125,7 @@ func waitFor(ready <-chan struct{}) authorizer.Authorizer {
 		})
 }
 
-// owners looks up the objects to which a service account token is bound, so that the
-// token becomes invalid with them.
+// owners looks up the objects to which a service account token is bound, because the token becomes invalid with them.
 type owners struct {
 	inf informers.SharedInformerFactory
 }

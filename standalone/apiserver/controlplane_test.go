@@ -102,7 +102,7 @@ func TestControlPlaneFetchesKeys(t *testing.T) {
 	want("after it was revoked", 401, "")(a.fetch(a.token, a.key))
 }
 
-// hasKeys wants an answer with the keys in a data directory.
+// hasKeys requires that an answer has the keys of a data directory.
 func hasKeys(t *testing.T, dir string, status int, said []byte) {
 	t.Helper()
 	var k identity.Keys
@@ -182,8 +182,8 @@ func allow(t *testing.T, admin kubernetes.Interface, name string, rule rbacv1.Po
 	}, metav1.CreateOptions{}))(t)
 }
 
-// TestForgedInvitation: who may write Secrets, but has not the key of the authority, can neither make an invitation of
-// a control plane nor change one.
+// TestForgedInvitation: a user who may write Secrets, but does not have the key of the authority, can neither create
+// nor change an invitation of a control plane.
 func TestForgedInvitation(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir := shortDir(t)

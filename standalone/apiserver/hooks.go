@@ -23,9 +23,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// hooks adds the work of the server itself after its start: the roles and namespaces of
-// every cluster, the rules of roles that are made of others, the default service account of each namespace,
-// the deletion of namespaces, and the usage of quotas.
+// hooks adds the work of the server itself after its start: the roles and namespaces of every cluster, the rules of
+// aggregated roles, the default service account of each namespace, the deletion of namespaces, and the usage of quotas.
 func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	client, err := kubernetes.NewForConfig(a.config.LoopbackClientConfig)
 	if err != nil {
@@ -107,7 +106,7 @@ type object[T any] interface {
 	metav1.Object
 }
 
-// same says whether an object is as it should be, but for what the server adds, which it takes away.
+// same says whether an object is as wanted, apart from what the server adds, which it removes.
 func same(want, have metav1.Object) bool {
 	have.SetUID("")
 	have.SetResourceVersion("")

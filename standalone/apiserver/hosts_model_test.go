@@ -43,7 +43,7 @@ const (
 	classesPath     = "/apis/storage.k8s.io/v1/storageclasses"
 )
 
-// written returns the collections in which a host would like to write, and collections all.
+// written returns the collections to which a host might try to write, and collections all of them.
 func written() []string {
 	return []string{
 		volumesPath, claimsPath, attachmentsPath, capacitiesPath, intentsPath, secretsPath, nodesPath, csiNodesPath,
@@ -60,9 +60,9 @@ type object = map[string]any
 type hostModel struct {
 	*hostCluster
 	draw *rand.Rand
-	// theirs are the objects of others, by their paths. They stay as they are.
+	// theirs are the objects of others, by their paths. They must not change.
 	theirs map[string]object
-	// recorded are the objects that the host itself writes, and those of others, by their collections.
+	// recorded are the objects that the host itself writes, and those that belong to others, by their collections.
 	recorded map[string][]object
 	// mine are the recorded ones that the host may write.
 	mine map[string][]object
@@ -137,7 +137,7 @@ func newHostModel(t *testing.T, seed uint64) *hostModel {
 	return m
 }
 
-// attach records that a volume is to be attached to n1.
+// attach records that a volume must be attached to n1.
 func (m *hostModel) attach(name string, v *corev1.PersistentVolume) {
 	must(m.admin.StorageV1().VolumeAttachments().Create(m.t.Context(), &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -102,7 +102,7 @@ func must[T any](o T, err error) func(t *testing.T) T {
 	}
 }
 
-// claim creates a claim of a class for which a node is selected.
+// claim creates a claim of a class with a selected node.
 func (c *hostCluster) claim(name, class, node string) *corev1.PersistentVolumeClaim {
 	c.t.Helper()
 	return must(c.admin.CoreV1().PersistentVolumeClaims("default").Create(c.t.Context(), &corev1.PersistentVolumeClaim{
@@ -250,8 +250,8 @@ func TestASavedVolumeIsNoRefusal(t *testing.T) {
 	}
 }
 
-// TestANodeKeepsItsPlace: a node does not label itself into the place of another node's volumes, not even while it
-// says that its driver has other topology keys.
+// TestANodeKeepsItsPlace: a node cannot label itself into the segment of another node's volumes, not even while it
+// claims other topology keys for its driver.
 func TestANodeKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)
@@ -303,7 +303,7 @@ func (c *hostCluster) attributes(patch func(v, body string) error, mine string) 
 	c.expect("attributes that do not exist", patch(mine, `{"spec":{"volumeAttributesClassName":"none"}}`), "does not exist")
 }
 
-// TestAHostTouchesNothingElse: what other nodes and people have stays as it is.
+// TestAHostTouchesNothingElse: objects of other nodes and of users stay unchanged.
 func TestAHostTouchesNothingElse(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)

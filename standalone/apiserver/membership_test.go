@@ -156,8 +156,8 @@ func clientOf(t *testing.T, by *rest.Config) kubernetes.Interface {
 	return c
 }
 
-// TestNodeJoins: who shows an invitation gets a certificate for the node that it
-// names and for one key, and nothing else; who has a certificate gets the next.
+// TestNodeJoins: a client with an invitation gets a certificate for the node that the invitation names and for one key,
+// and nothing else; a client with a certificate gets the next.
 func TestNodeJoins(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)

@@ -23,8 +23,8 @@ import (
 )
 
 // nearby reads and writes objects through the clients of the store. Those of the etcd in this process call it, because
-// a connection costs as much processor time as etcd itself; those of another one share their connections. All else is
-// as in Kubernetes' own factory of storages, each of which connects by itself.
+// a connection costs as much processor time as etcd itself; those of another one share their connections. Everything
+// else is as in Kubernetes' own factory of storages, each of which has its own connection.
 type nearby struct {
 	store     store
 	compactor compactor

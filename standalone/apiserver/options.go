@@ -69,12 +69,12 @@ type Options struct {
 	ForgetUnreadable bool
 	// Collects says that a garbage collector runs, so deletions may wait for it.
 	Collects bool
-	// Transform prepares the objects that the server itself caches. It drops what is not read, and may return an equal
-	// object instead; nil leaves them as they are.
+	// Transform prepares the objects that the server itself caches. It drops unused fields, and may return an equal object
+	// instead; nil leaves them as they are.
 	Transform cache.TransformFunc
 	// FeatureGates turns features of Kubernetes on or off, by their names; see gates for those that are on anyway.
 	FeatureGates map[string]bool
-	// Metrics are served at /metrics beside those of the API server itself; nil for none.
+	// Metrics are served at /metrics beside those of the API server itself; nil means none.
 	Metrics prometheus.Gatherer
 	// Paths are more paths with what serves them, to those who have a right to the path.
 	Paths map[string]http.Handler

@@ -18,16 +18,16 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// replacement is a change of a stopped data directory, given the etcd of an earlier stop and that of another control
+// replacement is a change of a stopped data directory, given its etcd from an earlier stop and that of another control
 // plane with more objects.
 type replacement struct {
 	what   string
 	change func(t *testing.T, dir, older, other string)
-	// held says that nothing is taken away afterwards, has that there is an object of the name of the newer one.
+	// held means that nothing is removed afterwards, has that an object with the name of the newer one exists.
 	held, has bool
 }
 
-// replacements are in the order in which they are done to one directory.
+// replacements are applied to one directory in this order.
 func replacements() []replacement {
 	place := func(t *testing.T, dir, store string) {
 		t.Helper()

@@ -72,7 +72,7 @@ type world struct {
 	c kubernetes.Interface
 }
 
-// spaces is the number of namespaces with large objects: one namespace alone may not fill the database.
+// spaces is the number of namespaces with large objects: a single namespace is not allowed to fill the database.
 const spaces = 10
 
 // makeSpaces makes these namespaces.
@@ -124,8 +124,8 @@ func (w world) turn() {
 	})
 }
 
-// empty deletes what fill has made. Each step writes the whole object once more:
-// etcd may need a turn to forget what they were.
+// empty deletes what fill has created. Each step writes the whole object again: etcd may need a check to drop the old
+// revisions.
 func (w world) empty(names [][2]string) {
 	w.Helper()
 	for _, one := range names {

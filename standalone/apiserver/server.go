@@ -22,10 +22,9 @@ import (
 )
 
 const (
-	// stallLimit is how long a start in which nothing moves is waited for.
+	// stallLimit is how long a start may make no progress.
 	stallLimit = 2 * time.Minute
-	// endLimit bounds the end of the server. A request that waits for an etcd
-	// that has gone would hold it up.
+	// endLimit is the time limit for stopping the server: a request that waits for a stopped etcd would delay it.
 	endLimit = 20 * time.Second
 )
 
@@ -117,8 +116,7 @@ func (s *Server) open(o *Options) (err error) {
 	return err
 }
 
-// seal has all Secrets encrypted before anybody can ask for them, and returns the
-// file that says how.
+// seal encrypts all Secrets before any client can read them, and returns the path of the configuration.
 func (s *Server) seal(ctx context.Context, o Options) (string, error) {
 	client := s.store.Client()
 	defer client.Close()
@@ -254,8 +252,7 @@ func (s *Server) ClientConfig(name string, groups ...string) *rest.Config {
 	}
 }
 
-// Wait returns when ctx ends, or with an error when the server or its etcd
-// ends by itself.
+// Wait returns when ctx ends, or with an error when the server or its etcd fails.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -30,7 +30,7 @@ type store interface {
 	Client() *clientv3.Client
 	// Stop ends it; what it has confirmed stays.
 	Stop()
-	// Err receives the error with which it ends by itself.
+	// Err receives the error with which the store fails.
 	Err() <-chan error
 	// prefix begins the keys of all objects.
 	prefix() string
@@ -169,8 +169,8 @@ func (s *Server) compare(o Options, db *external.Store) error {
 	return backup.Found(s.dir.Path, o.External.Prefix, recorded, o.Version, time.Now())
 }
 
-// refuse answers requests about objects while the store has no quorum, because the watch cache would have their clients
-// wait until it is filled again. Watches go on, and reads for which the watch cache is new enough.
+// refuse answers requests about objects while the store has no quorum, because the watch cache would make their clients
+// wait until it is filled again. Watches continue, and so do reads for which the watch cache is new enough.
 func (s *Server) refuse(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		about, known := request.RequestInfoFrom(r.Context())

@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestManagedFields: what this process creates has no managed fields until something is applied to it, what others
-// create has them, and apply finds its conflicts in both.
+// TestManagedFields: objects that this process creates have no managed fields until something is applied to them, those
+// of others have them, and apply detects conflicts in both.
 func TestManagedFields(t *testing.T) {
 	t.Parallel()
 	s, ctx := standalonetest.Start(t), t.Context()
@@ -49,7 +49,7 @@ func TestManagedFields(t *testing.T) {
 	}
 }
 
-// applies wants an apply to meet the opponent, and the one who changes the object after it.
+// applies requires that an apply conflicts with opponent, and later with the client that changes the object after it.
 func applies(t *testing.T, c kubernetes.Interface, name, opponent string) {
 	t.Helper()
 	ctx := t.Context()

@@ -106,9 +106,8 @@ func TestSaveAndRestore(t *testing.T) {
 	t.Run("damaged", func(t *testing.T) { restored{file: running, into: dir, seen: last, used: true}.check(t) })
 }
 
-// restored is a directory that a backup is restored into: used says that it was
-// one, between that the backup has the object of that name, and seen is the last
-// resource version that anybody has seen.
+// restored is a directory for a restore: used means that it has been a data directory, between that the backup has the
+// object of that name, and seen is the last resource version that any client has seen.
 type restored struct {
 	file, into, seen string
 	between, used    bool

@@ -40,8 +40,8 @@ func authority(dataDir string) ([]byte, error) {
 	return ca, nil
 }
 
-// saveExternal saves the objects in a store that others run, as they are at one revision. It copies them to an etcd of
-// its own, whose snapshot is as that of any other control plane: what else is in the store is never read.
+// saveExternal saves the objects in a store that others run, as of one revision. It copies them to a temporary etcd,
+// whose snapshot is like that of any other control plane: other keys of the store are never read.
 func saveExternal(ctx context.Context, o Options, at external.Options, file string) (m Manifest, err error) {
 	work, err := os.MkdirTemp(o.DataDir, draft)
 	if err != nil {

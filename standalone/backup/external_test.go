@@ -25,7 +25,8 @@ func startAt(t *testing.T, dir string, at external.Options) (c kubernetes.Interf
 	return startWith(t, apiserver.Options{DataDir: dir, External: at, Version: "v1"})
 }
 
-// isRestored wants a directory to have what the backup has and no more, and its API to say that it was restored.
+// isRestored requires that a directory has exactly the content of the backup, and that its API shows that it was
+// restored.
 func isRestored(t *testing.T, dir string) {
 	t.Helper()
 	c, stop := startAt(t, dir, external.Options{})
@@ -38,7 +39,7 @@ func isRestored(t *testing.T, dir string) {
 	}
 }
 
-// isWhole wants a directory to have objects, and its API not to say that it was restored.
+// isWhole requires that a directory has objects, and that its API does not say that it was restored.
 func isWhole(t *testing.T, dir string, names ...string) (c kubernetes.Interface, stop func()) {
 	t.Helper()
 	c, stop = startAt(t, dir, external.Options{})
@@ -90,7 +91,7 @@ func TestExternal(t *testing.T) {
 	isWhole(t, dir, "before", "after")
 }
 
-// isDescribed wants the store of a directory to be described with its only member.
+// isDescribed requires that the store of a directory is described with its only member.
 func isDescribed(t *testing.T, dir string) {
 	t.Helper()
 	if d, err := backup.Describe(t.Context(), dir); err != nil || len(d.Members) != 1 || !d.Members[0].Leader ||

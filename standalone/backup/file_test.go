@@ -132,8 +132,7 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// TestDamagedBackup: one that was cut off or changed anywhere is refused, and
-// the directory that it was for stays as it is.
+// TestDamagedBackup: a truncated or changed backup is refused, and the target directory stays unchanged.
 func TestDamagedBackup(t *testing.T) {
 	dir, file := small(t)
 	whole := read(t, file)

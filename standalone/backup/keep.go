@@ -15,8 +15,7 @@ import (
 	"volplane.dev/volplane/standalone/external"
 )
 
-// suffix ends the names of backups that are kept by themselves; they begin with
-// their time.
+// suffix ends the names of automatic backups; they begin with their time.
 const (
 	suffix = ".tar.gz"
 	layout = "20060102T150405Z"
@@ -110,8 +109,7 @@ func keepOne(o Options, most int, save func() error) error {
 	return nil
 }
 
-// Newest returns the time of the newest backup in a data directory, for whatever reason it was made; zero if there is
-// none.
+// Newest returns the time of the newest backup in a data directory, whatever it was made for; zero if there is none.
 func Newest(dataDir string) time.Time {
 	last := time.Time{}
 	for _, name := range ownBackups(dataDir, "") {

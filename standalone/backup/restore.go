@@ -37,11 +37,10 @@ type Restored struct {
 	Recorded etcd.Position
 }
 
-// Restore makes the objects and keys of a data directory those of a backup. No
-// control plane may be running over it; the directory may be damaged, empty or
-// not exist. What is replaced is kept. Volumes, what nodes have written down of them,
-// and the files of the drivers that the host runs stay as they are. It may be repeated, also after a crash.
-// The objects go to a store that others run if one is named or the directory uses one; its prefix must be empty.
+// Restore makes the objects and keys of a data directory those of a backup. No control plane may be running over it;
+// the directory may be damaged, empty or not exist. The replaced content is kept. Volumes, the journals of nodes, and
+// the files of the drivers that the host runs stay unchanged. It may be repeated, also after a crash. The objects go to
+// a store that others run if one is named or the directory uses one; its prefix must be empty.
 func Restore(ctx context.Context, file, dataDir string, to external.Options, now time.Time) (r Restored, err error) {
 	if file, err = filepath.Abs(file); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
@@ -62,9 +61,9 @@ func Restore(ctx context.Context, file, dataDir string, to external.Options, now
 // Older is the reason of a backup of a store that a start has found in the place of a newer one.
 const Older = "older"
 
-// RestoreFound does with the store in a data directory what a restore does with a backup, because the store lacks what
-// was recorded of it: an older one, or another one, was put in its place. The caller has the directory. It may be
-// repeated.
+// RestoreFound does with the store in a data directory what a restore does with a backup, because the store lacks
+// objects according to its record: it was replaced by an older or a different one. The caller holds the directory. It
+// may be repeated.
 func RestoreFound(ctx context.Context, o Options, recorded etcd.Position, now time.Time) (r Restored, err error) {
 	o.Reason = Older
 	r = Restored{From: Name(o.DataDir, o.Reason, now), Recorded: recorded}

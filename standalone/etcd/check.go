@@ -24,7 +24,7 @@ import (
 // without data that it has confirmed.
 var ErrDamaged = errors.New("damaged")
 
-// lockLimit is how long the check waits while another process has the database open.
+// lockLimit is how long the check waits for another process to close the database.
 const lockLimit = 5 * time.Second
 
 // revisionBytes is the length of a revision as a key of the database.
@@ -149,8 +149,8 @@ func (d *dbFacts) read(tx *bolt.Tx) {
 	}
 }
 
-// walk reads every entry of a bucket, in order to detect damaged pages: their keys ascend, and those of etcd's own keys
-// are revisions, with values that can be decoded.
+// walk reads every entry of a bucket, to detect damaged pages: keys must ascend, and those in etcd's bucket of keys
+// must be revisions, with values that can be decoded.
 func walk(name []byte, b *bolt.Bucket) error {
 	var last []byte
 	revisions := bytes.Equal(name, schema.Key.Name())

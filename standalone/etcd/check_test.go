@@ -20,8 +20,8 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// stored makes a directory in which etcd has kept something, as it is after an
-// ordinary stop and, as a copy, after a kill.
+// stored makes a directory in which etcd has stored something, in its state after an ordinary stop and, as a copy,
+// after a kill.
 func stored(t *testing.T) (stopped, killed string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd-")
@@ -213,7 +213,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// renamed has the log begin later than it did, as if its first file were gone.
+// renamed makes the log begin later, as if its first file were gone.
 func renamed(t *testing.T, dir string) {
 	t.Helper()
 	path, _ := log(t, dir)
@@ -259,8 +259,8 @@ func spoil(t *testing.T, path string) {
 	}
 }
 
-// TestStartEnds: a start over files for which etcd waits forever ends with its context, and one over files of which
-// etcd dies says why, and does not wait for the context.
+// TestStartEnds: a start over files for which etcd waits forever ends with its context, and one over files with which
+// etcd fails returns the cause without waiting for the context.
 func TestStartEnds(t *testing.T) {
 	stopped, _ := stored(t)
 	for name, change := range map[string]func(dir string){

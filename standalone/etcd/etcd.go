@@ -45,11 +45,10 @@ type Options struct {
 	Dir string
 	// NoSync omits fsync; for tests only.
 	NoSync bool
-	// Reserve is the path of the file that holds room in reserve; empty for
-	// none. It is on the disk of Dir.
+	// Reserve is the path of the file that holds room in reserve; empty means none. It is on the disk of Dir.
 	Reserve string
-	// Record is the path of the file in which the member records its position at the start, at the stop, and from
-	// time to time; empty for none.
+	// Record is the path of the file in which the member records its position at the start, at the stop, and from time to
+	// time; empty means none.
 	Record string
 	// Quota is the size of the database at which etcd refuses writes; 0 is what
 	// fits the disk.
@@ -103,13 +102,13 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	case s.etcd != nil:
 		s.stop(brokenLimit)
 	case !s.ending.told.Load():
-		// What is being opened is closed again, if the process goes on for as long.
+		// A member that is still being opened is closed afterwards, if the process lives that long.
 		go func() { (<-opened).Close() }()
 	}
 	return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
 }
 
-// keep starts the keeper. What is over its quota has room again before anybody writes, and the position is recorded.
+// keep starts the keeper. A database over its quota gets room before any client writes, and the position is recorded.
 func (s *Server) keep(ctx context.Context, o Options) error {
 	k := &keeper{etcd: s.etcd, reserve: o.Reserve, record: o.Record, done: make(chan struct{})}
 	_ = k.keep(ctx) // a failure is repeated, and does not delay reads

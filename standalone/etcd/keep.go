@@ -31,9 +31,9 @@ const (
 // keeper maintains the disk space that a member needs.
 type keeper struct {
 	etcd *embed.Etcd
-	// reserve is the path of the file that holds room in reserve; "" for none.
+	// reserve is the path of the file that holds room in reserve; "" means none.
 	reserve string
-	// record is the path of the file with the position, "" for none; noted is what was recorded last.
+	// record is the path of the file with the position, "" means none; noted is the last recorded position.
 	record                  string
 	noted                   Position
 	compacted, defragmented time.Time
@@ -185,7 +185,7 @@ func allot(path string) {
 	}
 }
 
-// quota returns the quota of the database in a directory as it is now.
+// quota returns the current quota of the database in a directory.
 func (o Options) quota() int64 {
 	if o.Quota != 0 {
 		return o.Quota

@@ -75,9 +75,8 @@ func comesTrue(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestQuota: a database that is full of what objects were before makes room by
-// itself; one that is full of objects takes writes again when some are deleted,
-// and starts in any case.
+// TestQuota: a database that is full of old revisions makes room automatically; one that is full of objects accepts
+// writes again when some are deleted, and starts in any case.
 func TestQuota(t *testing.T) {
 	const quota = 32 * mib
 	o := etcd.Options{Dir: newDir(t), NoSync: true, Quota: quota}
@@ -197,7 +196,8 @@ func gulp(t *testing.T, path string) {
 	}
 }
 
-// TestEndOnFullDisk: where etcd cannot go on, it says why in an error, and the process survives to report it.
+// TestEndOnFullDisk: when etcd cannot continue, it returns an error with the cause, and the process survives to report
+// it.
 func TestEndOnFullDisk(t *testing.T) {
 	dir := small(t, "200m")
 	s, err := etcd.Start(t.Context(), etcd.Options{Dir: filepath.Join(dir, "etcd")})

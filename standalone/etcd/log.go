@@ -22,12 +22,12 @@ type logFacts struct {
 	// first is the entry that the oldest file begins with; last is the newest
 	// entry.
 	first, last uint64
-	// commit is the entry up to which all is confirmed.
+	// commit is the entry up to which everything is confirmed.
 	commit uint64
-	// snapshots are the entries of which the log says that the database had them.
+	// snapshots are the entries that the database had according to the log.
 	snapshots []uint64
 	meta      bool
-	// cluster is the id of the cluster of which the member is.
+	// cluster is the id of the member's cluster.
 	cluster string
 }
 
@@ -60,7 +60,7 @@ func readLog(dir string) (logFacts, error) {
 	return l, nil
 }
 
-// readFile reads one file of the log, whose records go on from the checksum.
+// readFile reads one file of the log, whose records continue from the checksum.
 func (l *logFacts) readFile(path string, crc uint32, newest bool) (uint32, error) {
 	f, err := os.Open(path)
 	if err != nil {

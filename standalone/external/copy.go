@@ -61,7 +61,7 @@ func (s *sums) add(name string, kv *mvccpb.KeyValue) {
 
 func (s *sums) sum() Sum { return Sum{s.keys, hex.EncodeToString(s.hash.Sum(nil))} }
 
-// Sum reads all keys as they are at one revision.
+// Sum reads all keys as of one revision.
 func (k Keys) Sum(ctx context.Context) (Sum, error) {
 	s := &sums{hash: sha256.New()}
 	err := k.each(ctx, func(name string, kv *mvccpb.KeyValue) error {
@@ -96,8 +96,8 @@ func (k Keys) each(ctx context.Context, visit func(name string, kv *mvccpb.KeyVa
 	}
 }
 
-// Copy writes the keys to another place as they are at one revision, whatever is written after it, and proves by
-// reading them there that nothing is missing or changed.
+// Copy writes the keys to another place as of one revision, ignoring later writes, and proves by reading them there
+// that nothing is missing or changed.
 func (k Keys) Copy(ctx context.Context, to Keys) (Sum, error) {
 	p, want := &puts{to: to}, &sums{hash: sha256.New()}
 	err := k.each(ctx, func(name string, kv *mvccpb.KeyValue) error {

@@ -86,7 +86,7 @@ func (s *Store) Recognize(ctx context.Context, ca []byte) error {
 }
 
 // nested returns an error if the prefix is below that of another control plane, whose backups would have its keys. Keys
-// that may not be read are not those of a control plane which this one could harm.
+// that this control plane may not read cannot be harmed by it.
 func (s *Store) nested(ctx context.Context) error {
 	for above := path.Dir(s.options.Prefix); above != "/"; above = path.Dir(above) {
 		found, err := s.client.Get(ctx, above+identityKey, clientv3.WithCountOnly())

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which the members are asked how they are, and lookLimit how long they have to answer.
+	// lookEvery is the interval at which the status of the members is queried, and lookLimit the time limit of a query.
 	lookEvery = time.Second
 	lookLimit = time.Second
 )
@@ -50,7 +50,7 @@ type answer struct {
 // cluster returns the id of the store to which the address belongs.
 func (a answer) cluster() string { return types.ID(a.status.GetHeader().GetClusterId()).String() }
 
-// ask asks how a member is, which it answers by itself, and reads a key, for which it needs a quorum.
+// ask queries the status of a member, which needs no other member, and reads a key, which needs a quorum.
 func (m *member) ask(ctx context.Context) answer {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, asking{}, true), lookLimit)
 	defer cancel()
@@ -112,7 +112,7 @@ func (s *Store) ask(ctx context.Context) []answer {
 	return answers
 }
 
-// look brings the state up to date with what the members answer.
+// look updates the state with the members' answers.
 func (s *Store) look(ctx context.Context) state {
 	s.mu.Lock()
 	before := s.latest
@@ -125,7 +125,7 @@ func (s *Store) look(ctx context.Context) state {
 	return s.latest
 }
 
-// after returns the state that follows from answers. What none of them says stays as it was.
+// after returns the state that follows from answers. What no answer says stays as it was.
 func (s state) after(answers []answer, now time.Time) state {
 	next := state{
 		Members: room.Members{All: s.All, Size: s.Size, Used: s.Used, Quota: s.Quota},
@@ -163,7 +163,7 @@ func (s state) after(answers []answer, now time.Time) state {
 	next.others, next.Answer = len(others), len(voters)
 	next.replaced = cmp.Or(next.replaced, next.foreign())
 	if next.All == 0 {
-		next.All = len(answers) // none of them has said how many there are
+		next.All = len(answers) // no answer has the number of members
 	}
 	if len(next.agreeing) > 0 {
 		next.agreed = now
@@ -174,8 +174,8 @@ func (s state) after(answers []answer, now time.Time) state {
 	return next
 }
 
-// usable returns the addresses to which requests go. One that hangs would keep its share of them until its connection
-// ends, and one that the other members do not reach until they time out. During an election none agrees.
+// usable returns the addresses for requests. A member that hangs would delay its share of them until its connection
+// ends, and one that the other members do not reach until they time out. During an election no members agree.
 func (s state) usable() []string {
 	if len(s.agreeing) > 0 {
 		return s.agreeing
@@ -220,7 +220,7 @@ func (s state) lastAgreed(now time.Time) time.Time {
 	return s.agreed.Add(max(slept, 0))
 }
 
-// follow asks the members until ctx ends, and has what would wait for a quorum refused.
+// follow queries the members until ctx ends, and makes calls be refused that would wait for a quorum.
 func (s *Store) follow(ctx context.Context) {
 	defer close(s.ended)
 	ticker := time.NewTicker(lookEvery)
@@ -252,7 +252,7 @@ func (s *Store) follow(ctx context.Context) {
 	}
 }
 
-// use has requests go to these addresses from now on.
+// use sends requests to these addresses from now on.
 func (s *Store) use(servers []string) {
 	if len(servers) > 0 && !slices.Equal(servers, s.used) {
 		s.used = servers

@@ -40,12 +40,12 @@ type Store struct {
 	// cancel ends what follows the members, ended says that it has.
 	cancel context.CancelFunc
 	ended  chan struct{}
-	// failed has the error after which the store may not be used.
+	// failed receives the error after which the store may not be used.
 	failed chan error
 
 	mu     sync.Mutex
 	latest state
-	// record is the path of the file with the position, "" for none.
+	// record is the path of the file with the position, "" means none.
 	record string
 }
 
@@ -146,7 +146,7 @@ func (s *Store) Err() <-chan error { return s.failed }
 // Options returns where the store is.
 func (s *Store) Options() Options { return s.options }
 
-// Room returns what the members have answered last and what follows from it.
+// Room returns the last answers of the members and the resulting plan.
 func (s *Store) Room() (room.Members, room.Plan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

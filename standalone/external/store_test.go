@@ -175,7 +175,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestAuthentication: what an etcd with authentication does not permit is said with what to do about it.
+// TestAuthentication: an operation that an etcd with authentication does not permit is reported with the remedy.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)
@@ -235,7 +235,7 @@ func TestLossOfQuorum(t *testing.T) {
 	works(t, s, "three")
 	m.Member(0).Freeze()
 	works(t, s, "one is frozen")
-	// Its share of requests goes to the others.
+	// Its share of requests is sent to the others.
 	eventually(t, func() string {
 		for range 6 {
 			if took, err := put(s, "again"); err != nil || took > time.Second {
@@ -335,7 +335,7 @@ func TestStoreIsReplaced(t *testing.T) {
 	}
 }
 
-// TestNested: the keys of a control plane are not below those of another one.
+// TestNested: the keys of one control plane cannot be below those of another one.
 func TestNested(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)

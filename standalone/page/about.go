@@ -54,7 +54,7 @@ func (g glance) about(ctx context.Context, p Plane, o object) about {
 	return v
 }
 
-// facts returns what is known of a claim, volume, driver or node, beside its explanation.
+// facts returns what is known of a claim, volume, driver or node, in addition to its explanation.
 func (g glance) facts(o object) []fact {
 	var out []fact
 	add := func(name string, value ref) {

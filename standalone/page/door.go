@@ -102,8 +102,8 @@ func (d *door) cookie(session string) *http.Cookie {
 	}
 }
 
-// guard refuses what no browser of this host asks by itself for: other methods, the name of another site that resolves
-// to this address, and requests that other sites make.
+// guard refuses requests that no browser of this host makes on its own: other methods, the name of another site that
+// resolves to this address, and requests that other sites cause.
 func (d *door) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secure(w.Header())

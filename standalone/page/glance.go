@@ -114,7 +114,7 @@ func cut[T any](all []T, at string, q query) ([]T, pages) {
 	return part, p
 }
 
-// found says whether one of the words has what is looked for.
+// found says whether one of the words contains the search text.
 func (q query) found(words ...string) bool {
 	return q.find == "" || slices.ContainsFunc(words, func(w string) bool {
 		return strings.Contains(strings.ToLower(w), strings.ToLower(q.find))

@@ -221,7 +221,7 @@ func conditions(is metav1.Object) []told {
 	return out
 }
 
-// events returns the events about an object, and none about an earlier one of its name.
+// events returns the events about an object, but not about an earlier object of its name.
 func events(ctx context.Context, c kubernetes.Interface, o object, uid types.UID) ([]moment, error) {
 	kind := map[string]string{
 		"pvc": "PersistentVolumeClaim", "pv": "PersistentVolume", "pod": "Pod", "volumeattachment": "VolumeAttachment",

@@ -68,8 +68,7 @@ func TestLife(t *testing.T) {
 	golden.Equal(t, "testdata/life.txt", b.String())
 }
 
-// TestTexts: what others wrote is cut, in one line, and shows what would not be seen; a name is typed as a shell reads
-// it.
+// TestTexts: foreign text is cut to one line, with invisible characters made visible; a name is quoted for the shell.
 func TestTexts(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain ä": "plain ä", "a\nb\tc": "a b c", "a\x1b[31m\u202eb": "a\ufffd[31m\ufffdb",

@@ -17,7 +17,7 @@ import (
 // The bounds of what a list may be asked for.
 const maxFind, maxPage = 80, 1 << 20
 
-// queryOf reads what a list is asked for. What makes no sense is left out.
+// queryOf reads the parameters of a list. Invalid ones are ignored.
 func queryOf(v url.Values) query {
 	q := query{find: clean(v.Get("find")), node: v.Get("node")}
 	if n, err := strconv.Atoi(v.Get("page")); err == nil && n > 1 && n < maxPage {

@@ -123,9 +123,9 @@ func (l *live) leave(o *topic, told chan struct{}) {
 	}
 }
 
-// look returns how the control plane is now, or was a moment ago: what is kept is true while the control plane is
-// followed and has not changed. If a new look takes long, because much changes or the host is busy, what is kept is
-// better than to wait; the page says of when it is.
+// look returns the current state of the control plane, or that of a moment ago: the kept sight is valid while the
+// control plane is followed and has not changed. If reading it again takes long, because much changes or the host is
+// busy, it returns the kept sight instead of waiting; the page shows its time.
 func (l *live) look(ctx context.Context) (*sight, error) {
 	s := l.last()
 	if s != nil && s.isGood(l.plane.Plane) {

@@ -187,7 +187,7 @@ func quietFor(t *testing.T, plane *moving) {
 	}))
 }
 
-// TestTooManyTabs: one more than there may be is refused, and the others go on.
+// TestTooManyTabs: one tab above the limit is refused, and the others continue.
 func TestTooManyTabs(t *testing.T) {
 	_, client, root := serve(t, movingTown().Plane)
 	for range mostTabs {
@@ -223,7 +223,7 @@ func TestAPlaneThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestABusyPlane: who asks while a look takes long is shown what was seen last, and does not wait.
+// TestABusyPlane: a request while reading the control plane takes long gets the last sight, without waiting.
 func TestABusyPlane(t *testing.T) {
 	plane := movingTown()
 	objects, hangs := plane.Objects, make(chan struct{})

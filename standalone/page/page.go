@@ -61,7 +61,7 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// Show has the page show a control plane. It must be called once.
+// Show makes the page show a control plane. It must be called once.
 func (p *Page) Show(plane Plane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +149,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	// Who is invited finds the page ready, however many objects there are. If they cannot be read, the page says why.
+	// After an invitation the page is ready, however many objects there are. If they cannot be read, the page says why.
 	release := l.hold(context.WithoutCancel(r.Context()))
 	_, _ = l.look(r.Context())
 	token, ends := p.door.invite()

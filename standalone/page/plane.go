@@ -42,8 +42,8 @@ type Usage struct{ Used, Available int64 }
 type Plane struct {
 	// Objects returns what is known of all objects.
 	Objects func(context.Context) (state.Objects, error)
-	// Changed returns a channel that is closed at the next change of what Objects returns, but for warnings and intents,
-	// which the page follows by itself.
+	// Changed returns a channel that is closed at the next change of what Objects returns, except for warnings and
+	// intents, which the page follows on its own.
 	Changed func() <-chan struct{}
 	// Client reads objects as a whole, and events, as User.
 	Client kubernetes.Interface

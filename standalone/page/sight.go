@@ -61,7 +61,7 @@ func (p Plane) see(ctx context.Context) (*sight, error) {
 	return s, nil
 }
 
-// isGood says whether it may be shown as it is: it is new, or nothing has changed since.
+// isGood says whether it may be shown: it is new, or nothing has changed since.
 func (s *sight) isGood(p Plane) bool { return time.Since(s.Now) < fresh || !s.isOver() && !s.moved(p) }
 
 // moved says whether this host's figures have changed. They are not objects, so no watch event reports them.
@@ -79,8 +79,8 @@ func (s *sight) isOver() bool {
 	}
 }
 
-// page returns a page of the sight, which is rendered once, and for all: to the end, although who asked first goes
-// away, and again if not all of it could be read.
+// page returns a page of the sight, which is rendered once for all requests: rendering completes even if the first
+// client goes away, and is repeated if a part could not be read.
 func (s *sight) page(ctx context.Context, p renderer, t target) (rendered, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 // longest is how many characters of a text that others wrote are shown.
 const longest = 600
 
-// clean returns a text that others wrote as it may be shown: not too long, in one line, and without what is not seen or
-// changes the direction of what follows.
+// clean returns a foreign text in a form that may be shown: not too long, in one line, and without characters that are
+// invisible or change the direction of text.
 func clean(s string) string {
 	var b strings.Builder
 	n := 0

@@ -124,8 +124,7 @@ func open(t *testing.T, dir string) *pki.Authority {
 	return a
 }
 
-// TestClockMayJump: the control plane goes on whatever the clock does, an
-// identity in a file ends in time.
+// TestClockMayJump: the control plane works whatever the clock does, and an identity in a file expires in time.
 func TestClockMayJump(t *testing.T) {
 	a := open(t, filepath.Join(t.TempDir(), "pki"))
 	server, err := a.Server("localhost")

@@ -193,7 +193,7 @@ func (m *Member) Wipe() {
 // Freeze stops the process: it keeps its connections and answers nothing, until Thaw.
 func (m *Member) Freeze() { _ = m.process.Process.Signal(syscall.SIGSTOP) }
 
-// Thaw lets the process go on.
+// Thaw resumes the process.
 func (m *Member) Thaw() { _ = m.process.Process.Signal(syscall.SIGCONT) }
 
 // WriteLeaf writes a certificate and its key to files.

@@ -29,8 +29,8 @@ const (
 	joiningName = "joining"
 )
 
-// join makes this host a control plane of the objects of another one by the invitation in o.Join, unless it has done so
-// before, and returns the name of this host's node. It may be ended at any moment and repeated.
+// join makes this host a control plane of the objects of another one with the invitation in o.Join, unless it has done
+// so before, and returns the name of this host's node. It may be ended at any moment and repeated.
 func (o Options) join(ctx context.Context, step func(what string)) (node string, err error) {
 	if o.Join == "" {
 		return o.Node, nil
@@ -152,7 +152,7 @@ func (j *joining) fetch(ctx context.Context) (err error) {
 
 // write writes the keys to a directory of their own.
 func (j *joining) write(context.Context) error {
-	// What an earlier attempt has left may be incomplete.
+	// An earlier attempt may have left incomplete files.
 	if err := os.RemoveAll(j.fetched()); err != nil {
 		return fmt.Errorf("remove what an earlier attempt has left: %w", err)
 	}
@@ -162,8 +162,8 @@ func (j *joining) write(context.Context) error {
 	return durable.Sync(filepath.Dir(j.fetched()))
 }
 
-// record records where the objects are, before the keys are in their place: with keys and without the record, the next
-// start could take an empty prefix of another store for one to begin with.
+// record records where the objects are, before the keys are in their place: with keys but without the record, the next
+// start could mistake an empty prefix of another store for a new one.
 func (j *joining) record(context.Context) error { return external.Record(j.dir, j.store) }
 
 // place puts the keys in their place.

@@ -109,7 +109,7 @@ func (f *first) host(file string) Options {
 	}
 }
 
-// joins wants a host to join, by that name.
+// joins requires that a host joins under a name.
 func (f *first) joins(o Options, name string) {
 	f.t.Helper()
 	if node, err := o.join(f.t.Context(), func(string) {}); err != nil || node != name {
@@ -117,7 +117,7 @@ func (f *first) joins(o Options, name string) {
 	}
 }
 
-// refuses wants a host not to join, by an error with words.
+// refuses requires that a host does not join, and that the error contains words.
 func (f *first) refuses(what string, o Options, words string) {
 	f.t.Helper()
 	node, err := o.join(f.t.Context(), func(string) {})
@@ -130,7 +130,7 @@ func (f *first) refuses(what string, o Options, words string) {
 	}
 }
 
-// same wants a host to have the keys, in files that only their owner may read, and nothing else.
+// same requires that a host has the keys, in files that only their owner may read, and nothing else.
 func (f *first) same(o Options) {
 	f.t.Helper()
 	names, err := os.ReadDir(filepath.Join(f.dir, pkiName))
@@ -164,7 +164,7 @@ func (f *first) same(o Options) {
 	}
 }
 
-// keepsSecrets wants no secret in anything that was said.
+// keepsSecrets requires that no log or error contains a secret.
 func (f *first) keepsSecrets(invitations ...string) {
 	f.t.Helper()
 	f.told.mu.Lock()
@@ -205,9 +205,8 @@ func (f *first) keepsSecrets(invitations ...string) {
 	}
 }
 
-// TestJoin: a host gets the keys with an invitation once, needs the file no more, and serves the same objects beside
-// the control plane that has invited it. What is wrong is refused before anything is in its place, and may be
-// corrected.
+// TestJoin: a host gets the keys once with an invitation, no longer needs the file then, and serves the same objects
+// beside the inviting control plane. Errors are detected before anything is installed, and can be corrected.
 func TestJoin(t *testing.T) {
 	f := startFirst(t, "")
 	admin := standalonetest.Client(t, f.server, "")
@@ -358,7 +357,7 @@ func (f *first) with(file string, change func(*clientcmdapi.Cluster)) string {
 	return write(f.t, "changed.kubeconfig", text)
 }
 
-// TestJoinRefuses: files and data directories with which no host joins.
+// TestJoinRefuses: files and data directories that are refused.
 func TestJoinRefuses(t *testing.T) {
 	f := startFirst(t, "")
 	right := f.invite("two")

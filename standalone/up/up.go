@@ -49,7 +49,7 @@ type Options struct {
 	// PluginDir is the directory of FlexVolume drivers; empty means volumeplugins in
 	// DataDir.
 	PluginDir string
-	// FlexConfig is the path of the configuration of FlexVolume drivers; empty for none.
+	// FlexConfig is the path of the configuration of FlexVolume drivers; empty means none.
 	FlexConfig string
 	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets;
 	// empty means a key in DataDir.
@@ -203,8 +203,7 @@ const (
 	extension   = 3 * extendEvery
 )
 
-// extend asks the supervisor for more time until the start has ended. A start without
-// progress ends by itself.
+// extend asks the supervisor for more time until the start has ended. A start without progress fails on its own.
 func extend(ctx context.Context, notify func(state string)) {
 	ticker := time.NewTicker(extendEvery)
 	defer ticker.Stop()

@@ -39,7 +39,7 @@ func TestServerURL(t *testing.T) {
 	}
 }
 
-// is wants a word to have been heard.
+// is compares a received notification.
 func is(t *testing.T, heard, want string) {
 	t.Helper()
 	if heard != want {
@@ -47,8 +47,9 @@ func is(t *testing.T, heard, want string) {
 	}
 }
 
-// TestUp runs a control plane as systemd does: it hears when all is ready, that it works, and when the end begins, and
-// no other program speaks for it. A node of another host reaches the server by the name it was invited with.
+// TestUp runs a control plane as systemd does: systemd is notified when everything is ready, that the process is alive,
+// and when it stops, and by no other program. A node of another host reaches the server under the name in its
+// invitation.
 func TestUp(t *testing.T) {
 	dir, err := os.MkdirTemp("", "up-")
 	if err != nil {
@@ -169,8 +170,7 @@ func revokes(ctx context.Context, client kubernetes.Interface, data, node string
 	return nil
 }
 
-// TestSlowStart: systemd is asked for more time as long as the start goes on, and
-// no longer.
+// TestSlowStart: systemd is asked for more time as long as the start makes progress, and no longer.
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

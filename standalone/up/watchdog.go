@@ -22,7 +22,7 @@ type liveness struct {
 	agent atomic.Pointer[func(context.Context) error]
 }
 
-// restored is called by the node agent when its Pods have their volumes; from then on the agent has to work, too.
+// restored is called by the node agent when its Pods have their volumes; from then on the agent's liveness counts, too.
 func (l *liveness) restored(_ context.Context, works func(context.Context) error) {
 	l.agent.Store(&works)
 	close(l.mounted)

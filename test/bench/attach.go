@@ -246,7 +246,7 @@ func (a *arena) eachOnNode(n int, f func(name, node string) error) error {
 	})
 }
 
-// mounted has the nodes report exactly the first n volumes as in use.
+// mounted makes the nodes report exactly the first n volumes as in use.
 func (a *arena) mounted(ctx context.Context, n int) error {
 	for i := range machines {
 		uses := []string{}

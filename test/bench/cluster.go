@@ -27,7 +27,7 @@ import (
 // peerUser is the user as whom the programs run that are measured.
 const peerUser = "peer"
 
-// auditPolicy has the API server write down each request of the peer, and no other.
+// auditPolicy makes the API server log each request of the peer, and no other.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -130,7 +130,7 @@ func (a *arena) startServers(authority *pki.Authority, address string) error {
 	}
 	_, err = a.run("kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
 		"--secure-port="+port, "--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC",
-		// Its controller does not run, and Pods need none here.
+		// The controller for service accounts does not run, and Pods here need none.
 		"--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.96.0.0/16",
 		"--tls-cert-file="+a.path("serving.crt"), "--tls-private-key-file="+a.path("serving.key"),
 		"--client-ca-file="+a.path("ca.crt"), "--service-account-issuer=https://kubernetes.default.svc",

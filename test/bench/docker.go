@@ -64,7 +64,7 @@ func (e *engine) measure(ctx context.Context, figures map[string]any, p *plane.P
 		if err != nil {
 			return err
 		}
-		// The calls that unmount the volume are made while docker goes on.
+		// The calls that unmount the volume are made while docker continues.
 		calls, err := driverTime(ctx, p, began, "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume")
 		if err != nil {
 			return err

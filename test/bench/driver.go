@@ -70,7 +70,7 @@ func (d *driver) ControllerGetCapabilities(
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
-		// Without it csi-resizer ends.
+		// csi-resizer exits without this capability.
 		csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 	} {
 		rpc := &csipb.ControllerServiceCapability_RPC{Type: able}

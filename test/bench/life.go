@@ -25,7 +25,7 @@ const (
 	tick = 100 * time.Millisecond
 )
 
-// sidecars are the programs beside a driver that are measured, in a cluster of their own.
+// sidecars are the measured programs beside a driver, in their own cluster.
 type sidecars struct {
 	*arena
 	name    string
@@ -94,7 +94,7 @@ func (s *sidecars) measure(ctx context.Context) error {
 	if s.programs, err = s.start(a); err != nil {
 		return err
 	}
-	// They are ready when they serve. What follows is compared with an attachment for which nothing is taken over.
+	// They are ready when they serve. Later figures are compared with an attachment without a takeover.
 	bound, err := s.appear(ctx, "first")
 	s.figures["first_attach_s_"+s.name] = time.Since(bound).Seconds()
 	if err := errors.Join(err, s.vanish(ctx, "first")); err != nil {
@@ -261,7 +261,7 @@ func (s *sidecars) restart(ctx context.Context) error {
 	return nil
 }
 
-// replace ends the programs and has others take their place.
+// replace ends the programs and starts new ones in their place.
 func (s *sidecars) replace(ctx context.Context, figure string, end func(*plane.Process)) error {
 	before := s.programs
 	var err error

@@ -157,7 +157,7 @@ func runKubelet(_ context.Context, w *ward) error {
 // besideHanging measures Pods while the driver does not answer for the volume of another Pod, and before
 // and after that.
 func (w *ward) besideHanging(ctx context.Context, figures map[string]any, hang time.Duration) error {
-	// They are to be done by the time that the call is answered.
+	// They should be done by the time the call is answered.
 	n := int(hang / (600 * time.Millisecond))
 	before, err := w.oneByOne(ctx, n)
 	if err != nil {

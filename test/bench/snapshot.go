@@ -68,7 +68,7 @@ func measureSnapshots(ctx context.Context, figures map[string]any, snapshots, ro
 
 // measure plays one round.
 func (p *snapshotter) measure(ctx context.Context, figures map[string]any) error {
-	// The peer is ready when it serves: a first snapshot, of a volume of its own, comes and goes.
+	// The peer is ready when it serves: a first snapshot, of a volume of its own, is created and deleted.
 	a, ctx, err := newWired(ctx, p.snapshots+1)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func (n needers) note(controller string, leads bool) {
 	}
 }
 
-// condition returns the conditions under which one of the controllers needs it.
+// condition returns the conditions under which a controller needs it.
 func (n needers) condition() []string {
 	var all, out []string
 	for _, c := range app.ClusterControllers() {

@@ -12,7 +12,8 @@ import (
 type node struct {
 	// key is the name of a field; empty for the element of a list.
 	key string
-	// when are conditions, one of which must hold, unless there are none; none of the conditions in unless may hold.
+	// when are alternative conditions, one of which must hold; empty means always. None of the conditions in unless may
+	// hold.
 	when, unless []string
 	// expr is where the whole part is in the values. A spread part has the same place as its fellows.
 	expr   string
@@ -22,8 +23,8 @@ type node struct {
 	scalar           any
 }
 
-// A text that begins with the mark says that a part of the object is in the values: as many levels above the text as
-// the number says, or, with a star, as fellows of the field or element in which it is.
+// A text with this prefix means that a part of the object comes from the values: as many levels above the text as the
+// number says, or, with a star, as siblings of the field or element that contains it.
 const mark = "values:"
 
 // at returns such a text.
@@ -108,7 +109,7 @@ func (n *node) whole(parts []*node) *node {
 	return n
 }
 
-// above returns the part with the key in the place of what a part of it says, or hands on what it says.
+// above returns the node for the key whose place a part of it takes, or passes the place on to the level above.
 func above(key string, p place) (*node, place) {
 	if p.levels--; p.levels == 0 {
 		return &node{key: key, expr: p.expr}, place{}

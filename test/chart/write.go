@@ -29,8 +29,8 @@ func (t *text) put(indent int, line string) {
 // object writes a whole object.
 func (t *text) object(n *node) { t.fields(n.fields, 0, "") }
 
-// fields writes the fields of an object. The first of an element of a list stands beside its dash; conditions cannot
-// stand there, so a field without any comes first.
+// fields writes the fields of an object. The first field of a list element is on the line of its dash, where no
+// condition is possible, so an unconditional field comes first.
 func (t *text) fields(all []*node, indent int, dash string) {
 	if dash != "" {
 		i := slices.IndexFunc(all, func(n *node) bool { return !n.optional() })

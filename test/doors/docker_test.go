@@ -269,7 +269,7 @@ func killContainers(w *world) {
 	w.gone("dead")
 }
 
-// running waits until docker has started a container by itself.
+// running waits until docker has started a container on its own.
 func (w *world) running(name string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
@@ -330,7 +330,7 @@ func liveRestore(w *world) {
 	w.gone("live")
 }
 
-// setGrace has another plugin take the place of the one there is, with another grace.
+// setGrace replaces the plugin by one with another grace period.
 func (w *world) setGrace(grace time.Duration) {
 	w.t.Helper()
 	w.plugin.Stop()

@@ -272,11 +272,11 @@ func (w *world) nothingUses() {
 	})
 }
 
-// gone says that a row is over, and nothing uses its volume after a while: see end.
+// gone marks a row as finished: nothing uses its volume after a while; see end.
 func (w *world) gone(volume string) { w.over = append(w.over, volume) }
 
-// end waits until nothing uses the volumes of all rows, removes them, whose files are as they were, and waits until
-// nothing is left.
+// end waits until nothing uses the volumes of all rows, removes the volumes, whose files must be unchanged, and waits
+// until nothing is left.
 func (w *world) end() {
 	w.t.Helper()
 	w.nothingUses()
@@ -307,7 +307,7 @@ func errorText(err error) string {
 }
 
 // holdingThreads returns the threads that have loop devices mounted in a mount namespace of their own, with their
-// names: an engine that never ends such a thread keeps the volume in use for which it was made.
+// names: an engine that never ends such a thread keeps its volume in use.
 func holdingThreads() map[string]string {
 	own, _ := os.Readlink("/proc/self/ns/mnt")
 	tables, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/mountinfo")

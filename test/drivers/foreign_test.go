@@ -89,8 +89,8 @@ type foreignRow struct {
 // passed says whether the driver did all that is possible on this host.
 func (r *foreignRow) passed() bool { return r.result == "works" || r.result == "registers" }
 
-// readForeign reads the title of a script, its first line, and its file "needs", in which each line is
-// `file PATH` below $DRIVERS, `program NAME` in PATH, `kernel FILESYSTEM`, or `mounts shared`.
+// readForeign reads the title of a script, its first line, and its file "needs", each line of which is `file PATH`
+// below $DRIVERS, `program NAME` in PATH, `kernel FILESYSTEM`, or `mounts shared`.
 func readForeign(path string) (*foreignRow, error) {
 	archive, err := txtar.ParseFile(path)
 	if err != nil {

@@ -173,7 +173,7 @@ func (l *foreignLife) createPod(name string) error {
 	return err
 }
 
-// isMounted wants a mount where the Pod's volume is.
+// isMounted requires a mount at the path of the Pod's volume.
 func (l *foreignLife) isMounted() error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err == nil && !bytes.Contains(table, []byte(" "+filepath.Dir(l.file)+" ")) {

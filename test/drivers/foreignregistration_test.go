@@ -25,7 +25,7 @@ func (l *foreignLife) registration() []foreignStep {
 	}
 }
 
-// registered wants the driver in a CSINode, and its CSIDriver.
+// registered requires the driver in a CSINode, and its CSIDriver.
 func (l *foreignLife) registered() error {
 	if _, err := l.client.StorageV1().CSIDrivers().Get(l.ctx, l.row.driver, metav1.GetOptions{}); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (l *foreignLife) registered() error {
 	return fmt.Errorf("no CSINode has driver %s", l.row.driver)
 }
 
-// refusalTold wants the driver's own words in what the claim waits for.
+// refusalTold requires the driver's own words in the explanation of the claim.
 func (l *foreignLife) refusalTold() error {
 	// The exit code says that the claim waits, and is not an error.
 	out, _ := l.output("volplane", "why", "pvc/data", "-o", "json")

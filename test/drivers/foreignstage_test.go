@@ -44,8 +44,8 @@ func (s *foreignStage) run(program string, args ...string) error {
 	return nil
 }
 
-// close ends what the script has started. If the life has failed, it prints what volplane knows about it, and
-// removes by force what is left.
+// close ends what the script has started. If the script has failed, it prints what volplane knows about it, and removes
+// the rest by force.
 func (s *foreignStage) close(t *testing.T) {
 	if !s.row.passed() {
 		for _, args := range [][]string{

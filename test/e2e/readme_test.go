@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// xfsByDefault replaces the default class by one of xfs, which grows while it is mounted also where a process may not
-// have CAP_SYS_RESOURCE; ext4 does not.
+// xfsByDefault replaces the default class by one of xfs, which can grow while it is mounted even without
+// CAP_SYS_RESOURCE; ext4 cannot.
 const xfsByDefault = `
 kubectl annotate storageclass local storageclass.kubernetes.io/is-default-class-
 cat <<END | volplane apply -f -
@@ -48,7 +48,7 @@ func commandsOf(t *testing.T, document, section string) (blocks []string) {
 	return blocks
 }
 
-// typeInto has a shell run a script as a user of a control plane.
+// typeInto runs a shell script as a user of a control plane.
 func typeInto(t *testing.T, p *plane.Plane, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -102,8 +102,8 @@ func TestUninstallCommands(t *testing.T) {
 	nothingLeft(t, p)
 }
 
-// TestSixCommands types the six commands of README.md into a shell, each with what it is to do to files: the volume is
-// larger, the copy has the content of the snapshot, and in the end nothing is left.
+// TestSixCommands types the six commands of README.md into a shell, and checks the effect of each on files: the volume
+// is larger, the copy has the content of the snapshot, and in the end nothing is left.
 func TestSixCommands(t *testing.T) {
 	t.Parallel()
 	// What they print follows in blocks of its own.

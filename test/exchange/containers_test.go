@@ -165,7 +165,7 @@ func (h *containers) wait(object, condition string) {
 	h.Kubectl(h.ctx, h.t, "", "wait", object, "--for="+condition, "--timeout=1m")
 }
 
-// works waits until all sidecars run whose images are below this name, and wants none to have ended.
+// works waits until all sidecars run whose images are below this name, and requires that none has exited.
 func (h *containers) works(images string) {
 	h.t.Helper()
 	h.Kubectl(h.ctx, h.t, "", "rollout", "status", "statefulset/"+h.plugin, "--timeout=1m")

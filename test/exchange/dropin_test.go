@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// sidecarRights are the manifests of the rights of upstream's programs, and for which account of which namespace.
+// sidecarRights are the RBAC manifests of upstream's programs, with their accounts and namespaces.
 var sidecarRights = []struct{ module, file, account, space string }{
 	{"external-provisioner/v6", "rbac.yaml", "csi-provisioner", "default"},
 	{"external-attacher/v4", "rbac.yaml", "csi-attacher", "default"},
@@ -73,7 +73,7 @@ func TestRightsOfUpstreamSuffice(t *testing.T) {
 		i.Space = s.space
 		asked := i.Audited(log, s.account)
 		for _, r := range asked {
-			// Only an account to which the vendor has given the right can find out whether others call the driver.
+			// Only an account with that right from the vendor can find out whether other programs call the driver.
 			if r.ResponseStatus.Code == http.StatusForbidden && (r.ObjectRef.Resource != "leases" || r.Verb != "list") &&
 				!optional(r) {
 				t.Errorf("%s may not %s %s: %s", s.account, r.Verb, r.RequestURI, r.ResponseStatus.Message)

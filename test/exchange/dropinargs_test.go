@@ -65,7 +65,7 @@ func oneSed(t *testing.T, manifests string) string {
 	return string(changed)
 }
 
-// TestOneSedOfAnyImage: the command knows the image of every sidecar, whatever the way in which a manifest names it.
+// TestOneSedOfAnyImage: the command knows the image of every sidecar, however a manifest names it.
 func TestOneSedOfAnyImage(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{

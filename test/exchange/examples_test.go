@@ -72,8 +72,8 @@ func (h *containers) restores() {
 	}
 }
 
-// blocks plays the examples of block devices, but for two: that of a snapshot has fields of an API that is gone, and
-// that of a clone wants a filesystem of a block device.
+// blocks plays the examples of block devices, except two: that of a snapshot uses fields of a removed API, and that of
+// a clone expects a filesystem of a block device.
 func (h *containers) blocks() {
 	h.t.Helper()
 	h.example("csi-pvc-block", "csi-pod-block")

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// slot is a claim with what users want of it, or none.
+// slot is a claim with the wishes of users, or empty.
 type slot struct {
 	number int
 	// name is the claim's name, and that of its Pod; empty without a claim.
@@ -27,7 +27,7 @@ type slot struct {
 	snapshots []string
 }
 
-// act has users do one thing about a slot, and returns its description.
+// act makes users do one thing about a slot, and returns its description.
 func (e *exchange) act(ctx context.Context, s *slot) string {
 	what := e.rand.IntN(8)
 	if s.name == "" {
@@ -180,7 +180,7 @@ func (e *exchange) wanted() []string {
 	return out
 }
 
-// inAPI describes the volumes of the API. What belongs to none, or is not ready, is an error.
+// inAPI describes the volumes of the API. An object without a volume, or one that is not ready, is an error.
 func (e *exchange) inAPI(ctx context.Context) ([]string, error) {
 	var out []string
 	volumes, err := e.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})

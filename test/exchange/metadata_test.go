@@ -409,10 +409,10 @@ func (w *metadataWorld) verify(target, base string) {
 	}
 }
 
-// TestSnapshotMetadata: a client, which is upstream's if there are its programs, reads the changed blocks of the
-// bundled driver through volplane, as through upstream's csi-snapshot-metadata; what it copies is what the snapshot
-// holds. With the rights of upstream's manifests, the API server refuses no request; and whose token is for another
-// audience, or who may not read the snapshot, is refused.
+// TestSnapshotMetadata: a client, upstream's if its programs exist, reads the changed blocks of the bundled driver
+// through volplane, as through upstream's csi-snapshot-metadata; what it copies is what the snapshot holds. With the
+// rights of upstream's manifests, the API server refuses no request; and whose token is for another audience, or who
+// may not read the snapshot, is refused.
 func TestSnapshotMetadata(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
@@ -471,7 +471,7 @@ func TestSnapshotMetadata(t *testing.T) {
 	}
 }
 
-// checkRefused wants no request that the API server has refused.
+// checkRefused requires that the API server has refused no request.
 func (w *metadataWorld) checkRefused() {
 	w.T.Helper()
 	all := w.Audited(w.audit, metadataAccount)

@@ -265,7 +265,7 @@ func (v *vendor) lives() {
 	})
 }
 
-// refusals reports which rights the sidecars do without. Each must have worked with its own account.
+// refusals reports which rights the sidecars work without. Each must have used its own account.
 func (v *vendor) refusals() {
 	v.T.Helper()
 	accounts, may := map[string]bool{}, map[string]int{}

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// flexPlane is a running control plane, and the command that is run beside it.
+// flexPlane is a running control plane, and the command beside it.
 type flexPlane struct {
 	*testing.T
 	*plane.Plane

@@ -90,7 +90,7 @@ func (w *world) runAnotherVolume(host string) {
 	w.waitForHolders(volume)
 }
 
-// startWriters has each host write continuously to all volumes that are mounted there.
+// startWriters makes each host write continuously to all volumes that are mounted there.
 func (w *world) startWriters(hosts ...string) {
 	for _, h := range hosts {
 		done := make(chan struct{})

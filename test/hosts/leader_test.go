@@ -89,7 +89,7 @@ type disruption struct {
 	start, end func(w *world, leader string)
 	// method is the call that is in flight when the fault starts, or empty.
 	method string
-	// afterWork says that the driver has done the work of this call.
+	// afterWork means that the driver has done the work of this call.
 	afterWork bool
 }
 

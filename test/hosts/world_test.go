@@ -41,7 +41,7 @@ type world struct {
 	hosts  map[string]*host
 	// restarts is the number of times that the control plane was killed.
 	restarts int
-	// otherVolumes is the number of volumes that were created beside the volume of the test.
+	// otherVolumes is the number of volumes that were created in addition to the volume of the test.
 	otherVolumes int
 }
 
@@ -300,7 +300,7 @@ func (w *world) setOutOfService(name string, out bool) {
 	w.must(err)
 }
 
-// waitForWrite waits until a host has written to a volume once more.
+// waitForWrite waits until a host has written to a volume again.
 func (w *world) waitForWrite(volume, host string) {
 	w.t.Helper()
 	before, _ := w.array.Counts(volume, host)

@@ -92,7 +92,7 @@ func refuses(err error, driver string) bool {
 		"nor the service account of the Pod has the verb use on flexdrivers of volplane.dev in this namespace")
 }
 
-// createPodWith has a user create a Pod with a service account and volumes.
+// createPodWith makes a user create a Pod with a service account and volumes.
 func createPodWith(
 	ctx context.Context, t *testing.T, c *cluster.Cluster, user, account string, volumes []corev1.VolumeSource,
 ) error {

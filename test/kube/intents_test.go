@@ -182,8 +182,7 @@ func (m *maker) begun(first, last int) {
 	}
 }
 
-// recovers waits until nothing is left of what was begun: what is still claimed
-// is bound, and the rest gone.
+// recovers waits until no unfinished work is left: existing claims are bound, and everything else is gone.
 func (m *maker) recovers() {
 	m.T.Helper()
 	m.bound(23, 26)

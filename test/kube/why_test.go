@@ -144,8 +144,7 @@ func (w *whyCluster) known(count int) {
 	})
 }
 
-// mayRead returns the kubeconfig of a new user who may read what `why` needs, and
-// of what it does not need what is named.
+// mayRead returns the kubeconfig of a new user who may read what `why` needs, and additionally what more names.
 func (w *whyCluster) mayRead(user string, more ...string) string {
 	w.t.Helper()
 	meta := metav1.ObjectMeta{Name: user}
@@ -262,7 +261,7 @@ func (w *whyCluster) tells(as string, code int, object string, words ...string) 
 	}
 }
 
-// answerLimit bounds the time in which an answer becomes what is expected.
+// answerLimit is how long an answer may take to become the expected one.
 const answerLimit = time.Minute
 
 // missingOf returns the first of the words that a text does not have; empty when it

@@ -31,7 +31,7 @@ type flexPodCase struct {
 	// keeps says that the data of the sides is the same, made that there is some
 	// before.
 	keeps, made bool
-	// secret says that the driver gets one, group that files are to be of one.
+	// secret means that the driver receives one, and group that the Pod has an fsGroup.
 	secret, group bool
 	// reader means that the Pod only reads, and printed that the volume's object makes it read-only.
 	reader, printed bool

@@ -245,7 +245,7 @@ func (j *flexJudge) devices() []string {
 	})
 }
 
-// round has the guests come to a side, use their volumes and go.
+// round creates the guests on a side, lets them use their volumes, and deletes them.
 func (j *flexJudge) round(side string) seenBy {
 	j.t.Helper()
 	begin, out := time.Now(), seenBy{name: side, uids: map[string]string{}}

@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// recorder is one of the example drivers, which records its arguments and its answers. A
-// volume with the option daemon has a program that lives as long as it is mounted, as
-// those in user space have.
+// recorder is one of the example drivers, which records its arguments and its answers. A volume with the option daemon
+// has a program that lives as long as the mount, as filesystems in user space do.
 const recorder = `#!/bin/sh
 export LOFS_POOL=@POOL SCRATCH_SHARES=@POOL
 began=$(date +%s%N) forked=$(cut -d' ' -f22 /proc/$$/stat) code=0

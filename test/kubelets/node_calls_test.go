@@ -22,7 +22,7 @@ import (
 type nodeCall struct {
 	method, volume string
 	request        proto.Message
-	// found is what was at the target when it was to be unpublished.
+	// found is the content of the target before it was unpublished.
 	found string
 }
 
@@ -105,8 +105,7 @@ func counted(lines []string) []string {
 	return out
 }
 
-// requestText returns a request with its fields in order, and of tokens only what
-// they are for.
+// requestText returns a request with its fields in order, and only the purpose of tokens.
 func requestText(r proto.Message) (string, error) {
 	data, err := protojson.Marshal(r)
 	if err != nil {

@@ -23,9 +23,9 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestRegistrarRealKubelet: a kubelet knows a driver while `volplane registrar` runs beside it, also after
-// each of the two was killed. The kubelet forgets the driver when the registrar is asked to stop. When the
-// kubelet refuses the driver, the registrar ends with the reason (S1-003, S1-013).
+// TestRegistrarRealKubelet: a kubelet knows a driver while `volplane registrar` runs beside it, even after each of the
+// two was killed. The kubelet forgets the driver when the registrar is asked to stop. When the kubelet refuses the
+// driver, the registrar ends with the reason (S1-003, S1-013).
 func TestRegistrarRealKubelet(t *testing.T) {
 	c := cluster.Start(t)
 	r := &registered{Cluster: c, t: t, root: c.Kubelet(t, "n1")}

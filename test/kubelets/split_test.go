@@ -30,8 +30,8 @@ const (
 	nodeService       = "/csi.v1.Node/"
 )
 
-// TestDriverInTwoProcesses: in a cluster of Kubernetes, with a kubelet, a driver works whose node process and whose
-// controller have sockets of their own. Each half says that the driver has a controller, and answers Unimplemented to
+// TestDriverInTwoProcesses: in a cluster of Kubernetes, with a kubelet, a driver works that has separate sockets for
+// its node process and its controller. Each half says that the driver has a controller, and answers Unimplemented to
 // calls of the other half: the registrar needs the node's half only, and controllers refuse to run beside it.
 func TestDriverInTwoProcesses(t *testing.T) {
 	t.Parallel()

@@ -211,8 +211,7 @@ func (f *finder) remove(s ast.Stmt) {
 	f.add(s, "if !mutantOn(#) { ", " }", "removed: "+f.short(s))
 }
 
-// harmless says that no unit test has to notice if a call is missing: it logs, locks,
-// ends what is over anyway, or panics.
+// harmless says that no unit test has to notice a missing call: it logs, locks, cleans up after the end, or panics.
 func (f *finder) harmless(e ast.Expr) bool {
 	call, ok := e.(*ast.CallExpr)
 	if !ok {
@@ -229,7 +228,7 @@ func (f *finder) harmless(e ast.Expr) bool {
 	return false
 }
 
-// returned has a function return the zero values of its results instead.
+// returned makes a function return the zero values of its results instead.
 func (f *finder) returned(r *ast.ReturnStmt) {
 	types := f.results[len(f.results)-1]
 	if len(r.Results) == 0 || !slices.ContainsFunc(r.Results, func(e ast.Expr) bool { return !f.zero(e) }) {

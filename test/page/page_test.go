@@ -42,8 +42,8 @@ func quiet(t *testing.T, tab *browser.Tab, link string) {
 	}
 }
 
-// TestLive: a change is seen without a reload, what has not changed stays as it is, the focus too, and a screen
-// reader is notified; the link does not work twice.
+// TestLive: a change is shown without a reload; unchanged parts and the focus stay, and a screen reader is notified;
+// the link does not work twice.
 func TestLive(t *testing.T) {
 	s, link := play(t, town()...)
 	b := browser.Start(t)
@@ -101,8 +101,7 @@ func TestWithoutScripts(t *testing.T) {
 	quiet(t, tab, link)
 }
 
-// TestKeyboard: each link, field and button is reached with the key Tab, in the order in which they are read, and is
-// seen to have the focus.
+// TestKeyboard: each link, field and button is reached with the key Tab, in reading order, and visibly has the focus.
 func TestKeyboard(t *testing.T) {
 	_, link := play(t, town()...)
 	tab := browser.Start(t).Open(t)

@@ -121,7 +121,7 @@ func (w *world) ofPlane(random *rand.Rand, a string) []disturbance {
 	return []disturbance{
 		{"the control plane of " + a + " is killed, and away", 0, 8 * time.Second, p.Kill, start},
 		{"the control plane of " + a + " is ended, and away", 0, 8 * time.Second, p.Stop, start},
-		// Longer than its leases last: it does not know yet that others hold them when it goes on.
+		// This is longer than its leases last: when it resumes, it does not know yet that others hold them.
 		{
 			"the control plane of " + a + " is suspended", 16 * time.Second, 20 * time.Second,
 			signal(syscall.SIGSTOP), signal(syscall.SIGCONT),

@@ -118,8 +118,8 @@ type livingHosts struct {
 	seen *sync.Map
 	// looking counts the checks of callers of the array that are in progress.
 	looking sync.WaitGroup
-	// played counts the lives; held and unread the calls of the array whose caller held the lease, and those in which it
-	// could not be read.
+	// played counts the lives; held the calls of the array whose caller held the lease, and unread those for which the
+	// lease could not be read.
 	played, held, unread atomic.Int64
 }
 
@@ -251,7 +251,7 @@ func mountAt(path string) (uint64, error) {
 	return s.Mnt_id, err
 }
 
-// useArray has a host write to whatever volumes of the array are mounted there.
+// useArray makes a host write to all volumes of the array that are mounted there.
 func (h *livingHosts) useArray(ctx context.Context, name string) {
 	ticker := time.NewTicker(writePause)
 	defer ticker.Stop()

@@ -97,8 +97,8 @@ func TestHandOver(t *testing.T) {
 	w.nothingLeft("n1")
 }
 
-// TestQuorumLost: the store has no quorum for longer than the leases of the control planes last. What is mounted stays,
-// and when the quorum is back all goes on by itself.
+// TestQuorumLost: the store has no quorum for longer than the leases of the control planes last. Mounts stay, and when
+// the quorum is back everything continues on its own.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")

@@ -29,7 +29,7 @@ const badName = "bad.csi.example.com"
 // misdeed is a mistake of a driver, and what is reported to users about it.
 type misdeed struct {
 	name string
-	// begin has the driver do it, end has it stop.
+	// begin starts the driver's misbehaviour, and end stops it.
 	begin, end func(*csitest.Driver)
 	// says are words of the answer of `volplane why pod/NAME`.
 	says []string
@@ -158,7 +158,7 @@ func (w *badWorld) play(ctx context.Context, t *testing.T, name string, m misdee
 	must(w.make(ctx, claim, plane.Pod(name, name, "")))
 	w.told(ctx, t, "pod/"+name, m.says)
 
-	// No other claim has to wait.
+	// No other claim may wait.
 	must(w.make(ctx, plane.Claim(name+"-good", "16Mi"), plane.Pod(name+"-good", name+"-good", "")))
 	must(w.mounted(ctx, name+"-good"))
 	must(w.remove(ctx, name+"-good"))

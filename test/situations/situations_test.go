@@ -202,8 +202,8 @@ func (w *badWorld) situation(ctx context.Context, t *testing.T, ns string, s *si
 	w.agree(ctx, t, ns)
 }
 
-// agree fails unless the control plane, which answers from what it has in memory, says of all that waits in a namespace
-// what all objects say that are read.
+// agree fails unless the control plane, which answers from memory, gives the same explanations for everything that
+// waits in a namespace as an evaluation of all objects read.
 func (w *badWorld) agree(ctx context.Context, t *testing.T, ns string) {
 	t.Helper()
 	if err := testkit.Until(ctx, func() string {

@@ -161,8 +161,7 @@ func (all tests) read(s *story, folder, name string) {
 	}
 }
 
-// note takes a word of the test, and what only tables have: rows that say what
-// they argue are a table as well.
+// note records a word of the test, and features of tables: rows with a field "argues" make a table as well.
 func (s *story) note(n ast.Node) {
 	switch n := n.(type) {
 	case *ast.BasicLit:

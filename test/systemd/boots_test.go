@@ -80,8 +80,8 @@ func (m *machine) boot(script string) {
 	}
 }
 
-// TestUnitsOfMounts has systemd read the examples of fstab and of units, together with the unit of volplane: each is
-// understood, and no order is a circle. Without _netdev it is one, as docs/mount.md says.
+// TestUnitsOfMounts lets systemd verify the examples of fstab and of units, together with the unit of volplane: each is
+// valid, and there is no ordering cycle. Without _netdev there is one, as docs/mount.md says.
 func TestUnitsOfMounts(t *testing.T) {
 	t.Parallel()
 	fstab, err := os.ReadFile("../../examples/systemd/fstab")
@@ -169,7 +169,7 @@ func ownGroups(t *testing.T, name string) string {
 func removeGroups(t *testing.T, group string) {
 	t.Helper()
 	inner, err := os.ReadDir(group)
-	// Who is the last in a group may remove it.
+	// The last one in a group may remove it.
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}

@@ -30,7 +30,7 @@ func TestUnitConfines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The child reads it, too; that this process has is what go test remembers.
+	// The child reads it, too, but go test only remembers what this process reads.
 	readUnit(t)
 	// Names of sockets are short, so the directory's is too.
 	dir, err := os.MkdirTemp("", "u-")

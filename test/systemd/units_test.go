@@ -62,7 +62,7 @@ func TestNodeUnit(t *testing.T) {
 	}
 }
 
-// TestDriverUnit: a driver of systemd has its command read by a shell, and leaves its mounts and their servers to the
+// TestDriverUnit: a shell reads the command in a driver's systemd unit, and the unit leaves mounts and their servers to the
 // host.
 func TestDriverUnit(t *testing.T) {
 	data, err := os.ReadFile(driverUnitFile)

@@ -204,7 +204,7 @@ func (f *facts) apart(pv *corev1.PersistentVolume) bool {
 	return staged && (f.pv == nil || !decide.OneStage(pv, f.pv))
 }
 
-// claim returns the claim through which Pods want the volume by the object that it is staged by; nil if none does.
+// claim returns the claim through which Pods use the PersistentVolume with which the volume is staged, or nil.
 func (f *facts) claim() *corev1.PersistentVolumeClaim {
 	for _, c := range f.consumers {
 		if c.pv != nil && c.pv.Name == f.Volume {
@@ -268,8 +268,8 @@ func (g gatherer) label(f *facts, u uses.Use) (label, refused string) {
 	return decide.Label(labels)
 }
 
-// gatherRunning adds the running Pods for which the volume is published, although no object leads
-// from them to it any more: a volume is never unmounted while its Pod may run.
+// gatherRunning adds the running Pods for which the volume is published, although no object connects them with it any
+// more: a volume is never unmounted while its Pod may run.
 func (g gatherer) gatherRunning(f *facts) {
 	if f.Record == nil {
 		return

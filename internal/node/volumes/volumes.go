@@ -105,7 +105,7 @@ func (v *Volumes) outcomeOf(key string) outcome {
 	return v.last[key]
 }
 
-// Because returns the last plan's reason for a volume, by its key, as it is for the Pod that wants it at a path.
+// Because returns the last plan's reason for a volume, by its key, as it applies to the Pod that wants it at a path.
 func (v *Volumes) Because(key, path string) volume.Because {
 	o := v.outcomeOf(key)
 	if own, ok := o.own[path]; ok {

@@ -66,7 +66,7 @@ func (p *plugin) ValidateInitialization() error {
 }
 
 // Validate refuses a write of a host's controllers that is neither about the volumes of their node nor about a driver
-// that is delegated to it, and a write of a node that gives it the place of another.
+// that is delegated to it, and a write of a node that moves it into the segment of another.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	var err error
 	user := a.GetUserInfo().GetName()
@@ -235,7 +235,7 @@ func bare(m *metav1.ObjectMeta, finalizers, annotations []string) {
 }
 
 // serves returns an error unless the node's controllers serve a volume: its driver is delegated to the node, or it was
-// made on the node by a driver that is node-local. It returns the scope in which they serve it.
+// created on the node by a node-local driver. It returns the scope in which they serve it.
 func (w *write) serves(v *corev1.PersistentVolume) (volume.Scope, error) {
 	if v.Spec.CSI == nil {
 		return volume.Scope{}, fmt.Errorf("volume %s is no CSI volume", v.Name)

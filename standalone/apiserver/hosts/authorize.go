@@ -69,7 +69,7 @@ func logs(a authorizer.Attributes) (node, log string, ok bool) {
 	return node, log, ok
 }
 
-// listed returns the intent log to which the label selector of a list restricts it.
+// listed returns the intent log to which a list's label selector restricts it.
 func listed(a authorizer.Attributes) (log string, ok bool) {
 	all, err := a.GetLabelSelector()
 	if err != nil || len(all) != 1 || all[0].Key() != volume.LabelIntents || all[0].Operator() != selection.Equals {

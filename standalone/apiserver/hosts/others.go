@@ -49,7 +49,7 @@ func (w *write) claim() error {
 	return nil
 }
 
-// servesClaim returns an error unless the node's controllers serve the volume of a claim, or are to make it.
+// servesClaim returns an error unless the node's controllers serve the volume of a claim, or must create it.
 func (w *write) servesClaim(c *corev1.PersistentVolumeClaim) error {
 	if c.Spec.VolumeName != "" {
 		v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, c.Spec.VolumeName, metav1.GetOptions{})

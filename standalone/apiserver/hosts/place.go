@@ -144,7 +144,7 @@ func (w *write) place() error {
 	return nil
 }
 
-// plane returns an error if a node says that a control plane runs there, and none does.
+// plane returns an error if a node claims that it runs a control plane, but does not.
 func (w *write) plane() error {
 	before := metaOf(w.GetOldObject()).GetAnnotations()[volume.AnnControlPlane]
 	after := metaOf(w.GetObject()).GetAnnotations()[volume.AnnControlPlane]
@@ -155,7 +155,8 @@ func (w *write) plane() error {
 		volume.AnnControlPlane)
 }
 
-// moves returns an error if a driver is node-local, and the node leaves a segment for none or for one of another node.
+// moves returns an error if a driver is node-local, and the node leaves its segment for no segment or for that of
+// another node.
 func (w *write) moves(driver string, was, there topology.Segment) error {
 	scope, err := w.scopeOf(driver)
 	if err != nil || scope.Has("") {

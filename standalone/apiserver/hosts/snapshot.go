@@ -88,7 +88,7 @@ func (w *write) contentOf(s *unstructured.Unstructured) (*unstructured.Unstructu
 	if err != nil {
 		return nil, unread("content "+name, err)
 	}
-	// Who may write to the status of a snapshot could name any content there.
+	// A user who may write the status of a snapshot could name any content there.
 	uid, _, err := unstructured.NestedString(content.Object, "spec", "volumeSnapshotRef", "uid")
 	if err != nil || uid != string(s.GetUID()) {
 		return nil, fmt.Errorf("content %s is not that of snapshot %s/%s", name, s.GetNamespace(), s.GetName())

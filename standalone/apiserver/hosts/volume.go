@@ -69,8 +69,8 @@ func (w *write) changedVolume() error {
 	return nil
 }
 
-// changedAttributes returns an error unless the class of a volume's attributes stays as it is, or becomes one of the
-// same driver.
+// changedAttributes returns an error unless a volume's VolumeAttributesClass is unchanged, or becomes one of the same
+// driver.
 func (w *write) changedAttributes(before, after *corev1.PersistentVolume) error {
 	name := ptr.Deref(after.Spec.VolumeAttributesClassName, "")
 	if name == ptr.Deref(before.Spec.VolumeAttributesClassName, "") {
@@ -86,7 +86,7 @@ func (w *write) changedAttributes(before, after *corev1.PersistentVolume) error 
 	return nil
 }
 
-// newVolume returns an error unless a volume is what the provisioner decides to make for its claim, with the driver's
+// newVolume returns an error unless a volume is what the provisioner decides to create for its claim, with the driver's
 // answer. Above all, it has no data of another volume, and names no other Secrets than the class does: a node may read
 // the Secrets of volumes that its Pods use.
 func (w *write) newVolume(v *corev1.PersistentVolume) error {

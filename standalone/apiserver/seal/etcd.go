@@ -26,7 +26,7 @@ type entry struct {
 	err    error
 }
 
-// findings is what a scan finds; stale is what should be written again.
+// findings is the result of a scan; stale entries should be written again.
 type findings struct{ stale, unreadable []entry }
 
 // scan reads all Secrets. Without a transformer, encrypted ones are unreadable.

@@ -46,8 +46,8 @@ func newConfig() ([]byte, error) {
 	return append([]byte(about), data...), err
 }
 
-// WriteKey writes the file with the key of another control plane to a directory, where Secrets finds it. It refuses one
-// that cannot encrypt Secrets.
+// WriteKey writes the file with the key of another control plane to a directory, where Secrets finds it. It refuses a
+// configuration that cannot encrypt Secrets.
 func WriteKey(dir string, config []byte) error {
 	file := filepath.Join(dir, keyFile)
 	if err := durable.WriteFile(file, config); err != nil {

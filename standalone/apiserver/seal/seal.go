@@ -97,7 +97,7 @@ func (o Options) ensureKey(ctx context.Context, file string) error {
 	return durable.WriteFile(file, config)
 }
 
-// giveUp says what is lost, or deletes it when the user wants that.
+// giveUp reports what is lost, or deletes it if the user wishes so.
 func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 	switch {
 	case len(f.unreadable) == 0:
@@ -126,8 +126,8 @@ func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 	}
 }
 
-// encrypt writes again what is not as it should be, and has the data base forget
-// how it was before. The mark makes the next start do what this one did not.
+// encrypt writes stale entries again, and drops their old revisions from the database. The mark makes the next start
+// complete an interrupted one.
 func (o Options) encrypt(ctx context.Context, how value.Transformer, stale []entry) error {
 	mark := filepath.Join(o.Dir, markFile)
 	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) && len(stale) == 0 {

@@ -58,7 +58,7 @@ func (h *host) start() {
 	}
 }
 
-// file writes a file beside the data directory's own ones.
+// file writes a file next to the data directory's own ones.
 func (h *host) file(name, text string) string {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -280,7 +280,7 @@ func (h *host) refused(what string, o seal.Options, key string) {
 	}
 }
 
-// TestKeyOfOnesOwn: with the old key beside it, it takes over everything.
+// TestKeyOfOnesOwn: a user's configuration that also has the old key takes over everything.
 func TestKeyOfOnesOwn(t *testing.T) {
 	h := newHost(t)
 	h.fill(3)

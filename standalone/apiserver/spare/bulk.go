@@ -52,7 +52,7 @@ func (b *Bulk) Follow(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// load reads all objects as they are at one revision, which it returns.
+// load reads all objects as of one revision, which it returns.
 func (b *Bulk) load(ctx context.Context, client *clientv3.Client) (revision int64, err error) {
 	b.mu.Lock()
 	b.beyond = map[string]map[string]int{}

@@ -36,9 +36,8 @@ type plugin struct {
 
 var _ admission.ValidationInterface = (*plugin)(nil)
 
-// Validate refuses what takes room that deletions need. What the control plane
-// itself and its nodes write is what they have begun; only their events can
-// wait.
+// Validate refuses requests that take room which deletions need. The control plane and its nodes may complete what they
+// have begun; only their events can wait.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.IsDryRun() || !p.waits(ctx, a) || a.GetOperation() == admission.Create && !stored(a) {
 		return nil
@@ -78,8 +77,7 @@ func stored(a admission.Attributes) bool {
 	return a.GetSubresource() == "" && a.GetKind().GroupKind() != api.Kind("Binding")
 }
 
-// ending says whether an object is being deleted: its finalizers must be taken
-// away.
+// ending says whether an object is being deleted: its finalizers must be removable.
 func ending(o any) bool {
 	m, ok := o.(metav1.Object)
 	return ok && m != nil && m.GetDeletionTimestamp() != nil

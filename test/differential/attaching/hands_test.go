@@ -34,8 +34,8 @@ func (d *attachDice) changeCSINode(node string) op {
 	return registerDriver(node, differential.Pick(d, "", otherID), differential.Pick[int32](d, 0, 0, 1, 2))
 }
 
-// registerDriver has the driver come to a node, or come again, by an id with this
-// end, for so many volumes.
+// registerDriver registers the driver on a node, or registers it again, with an id that has this suffix and an attach
+// limit.
 func registerDriver(node, end string, limit int32) op {
 	return op{
 		Text: fmt.Sprintf("let the driver come to %s, as %q, for so many volumes (0 is all): %d", node, end, limit),

@@ -17,7 +17,7 @@ import (
 // lease is the prefix of the name of the lease of Kubernetes' attacher.
 const lease = "external-attacher-leader-"
 
-// ourAttacher runs `volplane controller` beside the driver as an administrator does.
+// ourAttacher runs `volplane controller` beside the driver as an administrator would.
 func ourAttacher(t *testing.T, s side) *upstream.Program {
 	t.Helper()
 	return upstream.Start(t, "volplane", upstream.Leading("controller", "--controllers=attacher",

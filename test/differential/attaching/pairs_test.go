@@ -75,7 +75,7 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 	must(makePod(ctx, s, "default", "p1", "n1", "c"))
 	attached("n1", name)
 	must(uses(ctx, s, "n1", name))
-	// The controller reconciles, and so knows what n1 uses, before the Pod goes there.
+	// The controller reconciles, and so sees what n1 uses, before the Pod is created there.
 	must(makePod(ctx, s, "default", "p2", "n2", "c"))
 	upstream.Eventually(ctx, t, func() string { return told(ctx, s, "p2", "FailedAttachVolume") })
 	must(endPod(ctx, s, "default", "p1"))

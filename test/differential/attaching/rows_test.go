@@ -117,8 +117,7 @@ func attachRows() []row {
 	return append(out, spotRows()...)
 }
 
-// volumesIn returns the volumes that a line is about; for a node those in which
-// the sides differ.
+// volumesIn returns the volumes that a line is about; for a node, those for which the sides differ.
 func volumesIn(d difference, line string) []string {
 	if node, ok := strings.CutPrefix(line, "node "); ok {
 		node, _, _ = strings.Cut(node, " ")
@@ -197,7 +196,7 @@ func onTwoNodes(d difference, v string) bool {
 		})
 	}
 	const answer = "answered ControllerPublishVolume of "
-	// Kubernetes may not have observed that it has succeeded since.
+	// Kubernetes may not have noticed that it has succeeded since.
 	unheard := strings.Contains(ours[0], " attached=true ") && slices.Contains(theirs, ours[0])
 	failed := one(d.Ours, v) && differential.Has(d.Ours, answer, "-"+v+" with ") &&
 		differential.Has(d.Theirs, answer, "-"+v+" with ")

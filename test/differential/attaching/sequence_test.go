@@ -169,8 +169,7 @@ func finishPod(name string, phase corev1.PodPhase) op {
 	}
 }
 
-// mountAll does what a kubelet does with what it may mount; what it uses already
-// stays.
+// mountAll marks a node's attached volumes as in use, as a kubelet would; volumes in use stay so.
 func mountAll(node string) op {
 	return op{Text: "let " + node + " use what it may mount", Do: func(ctx context.Context, s side, space string) error {
 		n, err := s.Client.CoreV1().Nodes().Get(ctx, space+"-"+node, metav1.GetOptions{})

@@ -165,9 +165,8 @@ func nodeNamed(id string) string {
 	return strings.TrimSuffix(n, otherID)
 }
 
-// onlyStoredAt returns the ids of nodes to which a volume is published by what one
-// side's driver has, and not by the other's. The rest of what they have of it
-// must be the same.
+// onlyStoredAt returns the ids of nodes to which a volume is published according to one side's driver only. Everything
+// else about the volume must be the same.
 func onlyStoredAt(one, other []string, v string) []string {
 	stored := func(lines []string) (s csitest.Volume) {
 		for _, l := range lines {
@@ -199,9 +198,8 @@ func (p spot) called(lines []string, method string) bool {
 	})
 }
 
-// secondAttachment says whether only Kubernetes attaches a volume for one node to
-// a node while it is attached, at both sides, to one that has no object, or a new
-// one, and that Pods are on that want it.
+// secondAttachment says whether only Kubernetes attaches a single-node volume to a node while both sides have it
+// attached to another one, whose object is missing or new, and on which Pods want it.
 func secondAttachment(d difference, p spot) bool {
 	first := attachments(d.Ours, p.volume)
 	if len(first) != 1 || !slices.Contains(d.Theirs, first[0]) || nodeOf(first[0]) == p.node || len(p.at(d.Theirs)) != 1 ||
@@ -296,9 +294,8 @@ func waitsForGone(d difference, p spot) bool {
 		wants(going(d.Ours, false), p.node, p.volume) && differential.Has(d.Theirs, "node "+p.node+" may ", " driver [id-")
 }
 
-// sameNode says whether one side has detached a volume that both have at a node where a
-// Pod wants it that replaced another one, or that cannot be attached again here, or need
-// not be.
+// sameNode says whether one side has detached a volume that both have attached at a node where a replacement of a Pod
+// wants it, or where it cannot or need not be attached again here.
 func sameNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	anew := slices.DeleteFunc(going(d.Ours, false), func(l string) bool { return !strings.Contains(l, "-anew on ") })
@@ -345,8 +342,8 @@ func detachedByHand(d difference, p spot) bool {
 		!slices.Contains(mounts(d.Ours, p.node), p.volume) && slices.Contains(mounts(d.Theirs, p.node), p.volume)
 }
 
-// neverUnmounted says whether only Kubernetes keeps a volume attached to a node that
-// has no object, and where no Pod wants it.
+// neverUnmounted says whether only Kubernetes keeps a volume attached to a node without an object, and on which no Pod
+// wants it.
 func neverUnmounted(d difference, p spot) bool {
 	const publish = "ControllerPublishVolume"
 	there := func(l string) bool { return isNode(l, p.node) }
@@ -381,8 +378,8 @@ func leftWhileNeedless(d difference, p spot) bool {
 	return left(p) || waits && left(spot{p.volume, nodeOf(theirs[0])})
 }
 
-// formerName says whether only volplane has detached a volume from a name of the node to
-// which both have attached it, and to which it is not attached now.
+// formerName says whether only volplane has detached a volume from an earlier id of the node, to which both had
+// attached it, and to which it is not attached now.
 func formerName(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) != 1 || !strings.HasSuffix(ours[0], " going=false") {

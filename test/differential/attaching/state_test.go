@@ -67,7 +67,7 @@ const (
 	leftBehind = "without a pod when the driver needed attaching again: "
 )
 
-// noteLeftBehind notes what is attached where no Pod wants it.
+// noteLeftBehind records attachments that no Pod wants.
 func noteLeftBehind(ctx context.Context, s side) error {
 	all, err := attachStates(ctx, s)
 	for space, lines := range all {
@@ -130,8 +130,7 @@ func attachmentLine(s side, a *storagev1.VolumeAttachment) string {
 		a.DeletionTimestamp != nil)
 }
 
-// failure prints a driver's answer as it is, and of any other error only that it exists:
-// each side says it in its own words.
+// failure prints a driver's answer unchanged, and for any other error only that it exists: each side has its own words.
 func failure(e *storagev1.VolumeError) string {
 	if e == nil {
 		return "none"

@@ -20,10 +20,10 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestModifyIsKubernetes plays the same sequences to volplane's modifier and to Kubernetes' resizer, each with a
-// driver of its own and beside what makes volumes larger. It compares all claims, volumes and events, the calls of
-// the drivers and what these were passed about their volumes. Both programs are killed. It plays them without and
-// with --extra-modify-metadata.
+// TestModifyIsKubernetes plays the same sequences to volplane's modifier and to Kubernetes' resizer, each with its own
+// driver and beside a resizer that expands volumes. It compares all claims, volumes and events, the calls of the
+// drivers and what these were passed about their volumes. Both programs are killed. It plays them without and with
+// --extra-modify-metadata.
 func TestModifyIsKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, extra := range []bool{false, true} {
@@ -101,7 +101,7 @@ func beyondModifying(ours, theirs []string) string {
 }
 
 // calledTooOften names the volumes for which volplane's driver was called much more often than that of Kubernetes,
-// whose pauses are short here. What each side does by itself when it restarts is allowed.
+// whose pauses are short here. Calls after a restart are allowed.
 func calledTooOften(ours, theirs []string) string {
 	var b strings.Builder
 	for _, line := range ours {

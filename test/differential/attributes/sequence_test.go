@@ -57,7 +57,7 @@ func (d *modifyDice) op() op {
 
 func (d *modifyDice) anyClaim() string { return fmt.Sprint("c", d.IntN(d.Claims)) }
 
-// newClaim makes a claim that is bound to a volume with the attributes of a class, or with none.
+// newClaim creates a claim that is bound to a volume, with or without a VolumeAttributesClass.
 func (d *modifyDice) newClaim() op {
 	name := fmt.Sprint("c", d.Claims)
 	d.Claims++
@@ -110,7 +110,7 @@ func newGrowing() op {
 	}}
 }
 
-// wish lets a claim request other attributes, or none.
+// wish makes a claim request other attributes, or none.
 func (d *modifyDice) wish() op {
 	class := differential.Pick(d, "gold", "gold", "gold", "silver", "silver", "silver", "", "", "iron")
 	if d.IntN(40) == 0 {
@@ -161,19 +161,19 @@ func otherParameters(class string, value int) op {
 	}}
 }
 
-// grow lets a claim want a larger volume.
+// grow makes a claim request a larger volume.
 func (d *modifyDice) grow() op {
 	d.sizes++
 	return ask(d.anyClaim(), fmt.Sprint(1+d.sizes, "Gi"))
 }
 
-// ask lets a claim request a volume of another size.
+// ask makes a claim request a volume of another size.
 func ask(claim, size string) op {
 	return differential.PatchClaim(claim, "let claim "+claim+" ask for "+size,
 		fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, size))
 }
 
-// modifyFault has calls fail. A call that is refused for good is repeated after five minutes.
+// modifyFault makes calls fail. A permanently refused call is repeated after five minutes.
 func (d *modifyDice) modifyFault() op {
 	f := fault{
 		Times: differential.Pick(d, 1, 2, 0, 0),

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// attributes draws the class of attributes that a claim requests; nil means none. Of
-// those that it may want "missing" never exists, and "strange" is another driver's.
+// attributes draws the class of attributes that a claim requests; nil means none. The class "missing" never exists, and
+// "strange" belongs to another driver.
 func (d *provisioningDice) attributes() *string {
 	if d.IntN(5) > 0 {
 		return nil

@@ -256,15 +256,14 @@ func lostItsWay(d difference, name string, claims []string) bool {
 		}
 	}
 	noNode := class == "late" && !differential.Has(claims, "selected-node")
-	// A node was selected since that cannot have what this one goes on with.
+	// A node was selected since that cannot have the volume that this side continues to create.
 	elsewhere := differential.Has(d.Ours, "claim "+name+" Bound ", "selected-node") &&
 		differential.Has(d.Theirs, "claim "+name+" Pending ",
 			"selected-node") && differential.Has(d.Ours, "asked CreateVolume", `"pvc-`+name+`"`, "accessibility_requirements")
 	return asked > 1 || noNode || elsewhere || !differential.Has(d.Ours, "class "+class+" of ")
 }
 
-// protected says whether a line differs only because Kubernetes protects a claim of which
-// no copy was requested.
+// protected says whether a line differs only because Kubernetes protects a claim although no clone of it was requested.
 func protected(d difference, line string) bool {
 	const finalizer = " " + volume.FinalizerCloning
 	name := claimIn(line)

@@ -90,7 +90,7 @@ func designs() []design {
 	}
 }
 
-// seesAside wants the lines that are not compared to say what always differs.
+// seesAside requires that the lines which are not compared show what always differs.
 func seesAside(t *testing.T, d *differential.Differential) {
 	t.Helper()
 	states := d.StatesAfter(t, []op{

@@ -192,7 +192,7 @@ func (about subject) asideIn(lines []string) string {
 	return differential.LineOf(lines, differential.Aside+"content "+about.content+" ")
 }
 
-// mismatched says whether the class of a snapshot is of another driver than the claim's volume.
+// mismatched says whether the class of a snapshot belongs to another driver than the claim's volume.
 func mismatched(about subject, _ string) bool {
 	shot := about.shotIn(about.Ours)
 	class := differential.LineOf(about.Ours, "class "+differential.Field(shot, "class=")+" ")
@@ -243,7 +243,7 @@ func claimOnly(about subject, line string) bool {
 	return onlyKept(theirs, ours)
 }
 
-// leftKept says whether only Kubernetes keeps a claim of which no snapshot is being created.
+// leftKept says whether only Kubernetes keeps a claim although no snapshot of it is being created.
 func leftKept(about subject, line string) bool {
 	claim, ok := strings.CutPrefix(line, "claim ")
 	if !ok {

@@ -176,7 +176,7 @@ func (d *snapshotDice) newClaim() op {
 		differential.DriverName, ownDriver, noDriver, ""))
 }
 
-// newBoundClaim makes a claim that is bound to a volume of a driver; it is bound to none if that is "".
+// newBoundClaim creates a claim that is bound to a volume of a driver, or unbound if driver is "".
 func newBoundClaim(name, driver string) op {
 	bind := bindLater(name, driver)
 	return op{Text: "make claim " + name, Do: func(ctx context.Context, s side, space string) error {

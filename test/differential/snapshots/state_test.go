@@ -153,8 +153,8 @@ func moment(t *metav1.Time) string {
 	return fmt.Sprint(t.Unix())
 }
 
-// contentLines describes a content. Whether its driver is being called changes while the call is
-// repeated; a content that is being deleted may have an error or none.
+// contentLines describes a content. It leaves out whether its driver is being called, which changes while the call is
+// repeated; a content that is being deleted may or may not have an error.
 func contentLines(s side, c *snapshotv1.VolumeSnapshotContent) []string {
 	status, ref := ptr.Deref(c.Status, snapshotv1.VolumeSnapshotContentStatus{}), c.Spec.VolumeSnapshotRef
 	uid := "another"

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// report is a public bug report: where it is, what was done, what is right, and the test that plays it.
+// report is a public bug report: its source, what was done, the right behaviour, and the test that plays it.
 type report struct{ source, done, right, proof string }
 
 const (

@@ -107,8 +107,8 @@ type Differential struct {
 	restarting time.Duration
 }
 
-// play plays sequences at both sides, an op of each at a time, and returns the
-// first difference of each, "" for none. A sequence ends where the sides differ.
+// play plays sequences at both sides, an op of each at a time, and returns the first difference of each, or "". A
+// sequence ends where the sides differ.
 func (d *Differential) play(ctx context.Context, all []Sequence) ([]string, error) {
 	d.games++
 	spaces, longest := make([]string, len(all)), 0

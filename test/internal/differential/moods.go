@@ -31,7 +31,7 @@ func (m Mood) of(id, source string) *csipb.Snapshot {
 	return out
 }
 
-// TellOfSnapshots has the driver answer as the sequences want.
+// TellOfSnapshots makes the driver answer as the sequences want.
 func (s *Storage) TellOfSnapshots() {
 	s.Driver.OnCall("CreateSnapshot", func(_ int, req any) csitest.Action {
 		r := req.(*csipb.CreateSnapshotRequest)

@@ -34,8 +34,7 @@ func (s Side) MakeNode(ctx context.Context, name, id string) error {
 	return s.MakeCSINode(ctx, name, id, 0)
 }
 
-// MakeCSINode has the driver registered on a node, which takes so many volumes of
-// it; 0 is all.
+// MakeCSINode registers the driver on a node, with an attach limit; 0 means no limit.
 func (s Side) MakeCSINode(ctx context.Context, name, id string, limit int32) error {
 	d := storagev1.CSINodeDriver{Name: DriverName, NodeID: id}
 	if limit > 0 {
@@ -60,8 +59,8 @@ func (s Side) NodeStatus(ctx context.Context, name string, fields map[string]any
 	})
 }
 
-// Wire creates a volume at the driver, its object, and a claim that has it, as if they
-// were bound. Nothing protects them: the controllers for that do not run.
+// Wire creates a volume at the driver, its object, and a claim, all as if bound. Nothing protects them: the controllers
+// for that do not run.
 func (s Side) Wire(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	if v.Spec.CSI.Driver == DriverName {
 		mode := csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)
@@ -202,7 +201,7 @@ func (s Side) CreateAtDriver(ctx context.Context, name string) error {
 	return err
 }
 
-// DeleteAtDriver has the driver delete a snapshot or a volume.
+// DeleteAtDriver deletes a snapshot or a volume at the driver.
 func (s Side) DeleteAtDriver(ctx context.Context, snapshot, v string) error {
 	if snapshot != "" {
 		_, err := s.Storage.Driver.DeleteSnapshot(ctx, &csipb.DeleteSnapshotRequest{SnapshotId: snapshot})

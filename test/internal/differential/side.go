@@ -52,7 +52,7 @@ type Side struct {
 	MaxUnmount time.Duration
 }
 
-// NewSide borrows an API server for a side, on which nothing runs yet.
+// NewSide borrows an API server for a side, where nothing runs yet.
 func NewSide(t *testing.T, name string, about Topic) Side {
 	t.Helper()
 	s := Side{

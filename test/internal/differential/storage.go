@@ -62,8 +62,7 @@ type Fault struct {
 	// Told is the kind of size that the driver reports, without an error, unless it is
 	// right.
 	Told told
-	// Times is how often that happens to each volume; 0 means always. After has the driver
-	// do its work nevertheless.
+	// Times is how often that happens to each volume; 0 means always. After makes the driver do its work nevertheless.
 	Times int
 	After bool
 	seen  map[string]int
@@ -171,7 +170,7 @@ func Note(all map[string]map[string]bool, space, line string) {
 	all[space][line] = true
 }
 
-// Fail has calls fail from now on.
+// Fail makes calls fail from now on.
 func (s *Storage) Fail(space, method string, f Fault) {
 	f.seen = map[string]int{}
 	s.mu.Lock()

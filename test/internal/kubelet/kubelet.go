@@ -140,8 +140,7 @@ func run(cmd *exec.Cmd) (end func() error, err error) {
 	}), nil
 }
 
-// configuration leaves out what has to do with running containers, and what
-// depends on how much room there is on the machine.
+// configuration leaves out settings for running containers, and those that depend on the free space of the machine.
 const configuration = `
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -181,7 +180,7 @@ func (k *Kubelet) End() error {
 	return errors.Join(all...)
 }
 
-// detach removes the loop devices of files in the kubelet's directory, or beside it.
+// detach removes the loop devices of files in or next to the kubelet's directory.
 func (k *Kubelet) detach() error {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	all := []error{err}

@@ -176,8 +176,7 @@ func (c *containers) CreateContainer(
 		Image: config.GetImage(), ImageRef: imageID(config.GetImage().GetImage()),
 		ImageId: imageID(config.GetImage().GetImage()),
 		Labels:  config.GetLabels(), Annotations: config.GetAnnotations(), Mounts: config.GetMounts(),
-		// A kubelet removes every file whose name begins so: with none, all that
-		// is where it was started.
+		// A kubelet removes every file whose name begins with this path: if it is empty, everything in its working directory.
 		LogPath: filepath.Join(c.logs, id+".log"),
 	}}
 	return &cri.CreateContainerResponse{ContainerId: id}, nil
@@ -301,7 +300,7 @@ func (c *containers) PullImage(_ context.Context, r *cri.PullImageRequest) (*cri
 	return &cri.PullImageResponse{ImageRef: imageID(r.GetImage().GetImage())}, nil
 }
 
-// ListImages returns none: there is nothing that may be deleted.
+// ListImages returns no images: nothing may be deleted.
 func (c *containers) ListImages(context.Context, *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {
 	return &cri.ListImagesResponse{}, nil
 }

@@ -157,7 +157,7 @@ func UnmountBelow(dir string) error {
 	}
 	for _, loop := range loopsBelow(dir) {
 		out, failed := exec.Command("losetup", "-d", "/dev/"+loop).CombinedOutput()
-		// It may have gone by itself, a moment after its mount.
+		// It may have disappeared on its own, a moment after its mount.
 		if _, there := os.Stat("/sys/block/" + loop + "/loop"); failed != nil && there == nil {
 			err = errors.Join(err, fmt.Errorf("detach %s: %w: %s", loop, failed, out))
 		}

@@ -36,9 +36,8 @@ func Bin(name string) string {
 	return filepath.Join(dir, "bin", name)
 }
 
-// FreeAddress returns an address of a host below the ports that the kernel gives
-// away by itself: no process takes it before a server does, or while that one is
-// restarted, not even a client whose connection fails.
+// FreeAddress returns an address of a host with a port below the range of ephemeral ports: no other process gets it
+// before a server starts or while it restarts, not even a client whose connection fails.
 func FreeAddress(host string) string {
 	for {
 		address := net.JoinHostPort(host, strconv.Itoa(20000+rand.IntN(10000)))
@@ -62,8 +61,8 @@ type Plane struct {
 
 var errNotReady = errors.New("ended before it was ready")
 
-// Start runs `volplaned up` over dir and returns when it reports that it is up. Its log
-// goes to dir.log.
+// Start runs `volplaned up` with the data directory dir and returns when it reports that it is up. Its log goes to
+// dir.log.
 func Start(ctx context.Context, dir string, flags ...string) (*Plane, error) {
 	return StartUnder(ctx, nil, dir, flags...)
 }

@@ -27,7 +27,7 @@ type Options struct {
 	Name, NodeID string
 	// Root is the directory of the node agent, Dir the driver's own.
 	Root, Dir string
-	// MountGroup says that the driver gives files to a group by itself.
+	// MountGroup says that the driver applies the fsGroup itself.
 	MountGroup bool
 	// Before and After, if they are set, are called with each call that changes
 	// something, by method; they may be called concurrently. An error of Before

@@ -22,8 +22,8 @@ type Program struct {
 	Log   *LastWords
 }
 
-// Start runs a program until the test ends, even if the test is killed. A program that ends by
-// itself fails the test, and a failed test shows the output of its programs.
+// Start runs a program until the test ends, even if the test is killed. A program that exits on its own fails the test,
+// and a failed test shows the output of its programs.
 func Start(t *testing.T, name string, args ...string) *Program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
