@@ -189,7 +189,7 @@ func (r *release) says(ctx context.Context, args ...string) (string, error) {
 
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	// What the program says must not depend on the user who makes a release.
+	// The program's output must not depend on the user who makes a release.
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent"}
 	out, err := cmd.Output()
 	if err != nil {

@@ -56,7 +56,7 @@ func valuesOf[T Object](s *store[T], index string, objects []T) (out []string) {
 
 // Release forgets objects that were read by name and that neither Pods and claims nor the given volumes name any more.
 func (c *Caches) Release(volumes []string) {
-	// What is being read because of an object that cannot be seen yet must stay.
+	// Objects being read because of an object that is not visible yet must stay.
 	if c.claims.byName == nil || !c.naming.TryLock() {
 		return
 	}

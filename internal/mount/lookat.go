@@ -107,7 +107,7 @@ func childless(id uint64) bool {
 const (
 	askBasics  = 1<<0 | 1<<1
 	askStrings = 1<<3 | 1<<4 | 1<<5 | 1<<9
-	// What has no options, or no subtype, has no bit for it in the answer.
+	// A mount without options or subtype has no bit for them in the answer.
 	askOptions, askSubtype = 1 << 7, 1 << 8
 
 	atOptions, atMask, atMajor, atMinor, atFlags, atType = 4, 8, 16, 20, 32, 36

@@ -130,7 +130,7 @@ func (s *server) serve(
 		if a.problem() == "" {
 			log = log.With("snapshot", a.Namespace+"/"+a.Snapshot)
 		}
-		// What clients can cause as often as they like would fill the log.
+		// Errors that clients can cause at will would fill the log.
 		level := slog.LevelWarn
 		if slices.Contains([]codes.Code{
 			codes.OK, codes.Canceled, codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,

@@ -56,7 +56,7 @@ func (s *Server) examine(ctx context.Context, o Options) (found etcd.State, err 
 // recognize restores the store as if from a backup if it lacks what an earlier process has recorded: it was replaced by
 // an older or a different etcd, and an API without the newest Pods would cause their volumes to be unmounted.
 func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) error {
-	// What a restore has left differs from the record until the API says that it was restored.
+	// The result of a restore differs from the record until the API shows that it was restored.
 	if _, pending, err := backup.Pending(s.dir.Path); err != nil || pending || !found.Exists {
 		return err
 	}

@@ -338,7 +338,7 @@ func (m *hostModel) remove(path string) {
 	rest := m.admin.Discovery().RESTClient()
 	_, err := rest.Delete().AbsPath(path).DoRaw(m.t.Context())
 	if err == nil {
-		// What has finalizers is gone only without them.
+		// Objects with finalizers disappear only without them.
 		_, _ = rest.Patch(types.MergePatchType).AbsPath(path).Body([]byte(`{"metadata":{"finalizers":null}}`)).
 			DoRaw(m.t.Context())
 	}

@@ -196,7 +196,7 @@ func TestNodesReadTheSecretsOfTheirVolumes(t *testing.T) {
 		return err
 	}
 	for _, name := range []string{"stage", "publish", "expand"} {
-		// What the authorizer knows follows the API.
+		// The authorizer's state lags behind the API.
 		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true,
 			func(context.Context) (bool, error) { return reads("a", name) == nil, nil })
 		if err != nil {

@@ -151,8 +151,8 @@ func (s *Server) connect(ctx context.Context, o Options) error {
 	return db.Begin(ctx, s.place(datadir.Record))
 }
 
-// compare has a store treated as a restored backup if it lacks what an earlier process has recorded: an older etcd, or
-// another one, was put in its place.
+// compare treats a store as a restored backup if it lacks what an earlier process has recorded: it was replaced by an
+// older or a different etcd.
 func (s *Server) compare(o Options, db *external.Store) error {
 	if _, pending, err := backup.Pending(s.dir.Path); err != nil || pending {
 		return err

@@ -142,7 +142,7 @@ func exchangeStore(dir, home string, to external.Options, old string) error {
 func seen(dir string) int64 {
 	p, err := etcd.Recorded(filepath.Join(dir, datadir.Record))
 	if err != nil {
-		return 0 // what cannot be read must not prevent the repair
+		return 0 // unreadable data must not prevent the repair
 	}
 	return p.Revision
 }

@@ -311,7 +311,7 @@ func (l *live) serve(ctx context.Context, w http.ResponseWriter, t target, has s
 	}
 }
 
-// watchReports pokes told whenever a warning or an intent changes, which no controller keeps in memory.
+// watchReports signals told whenever a warning or an intent changes, which no controller keeps in memory.
 func watchReports(ctx context.Context, c kubernetes.Interface, told chan struct{}) {
 	watch := func(kind any, what *cache.ListWatch) {
 		r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(what, c), kind, poked(told),

@@ -171,7 +171,7 @@ func TestATabThatHasThePage(t *testing.T) {
 	testkit.Eventually(t, time.Minute, testkit.Unless("the tabs are forgotten", func() bool {
 		p.live.mu.Lock()
 		defer p.live.mu.Unlock()
-		return p.live.tabs == 0 && len(p.live.topics) == 0 && p.live.lookers == 1 // who was invited a moment ago
+		return p.live.tabs == 0 && len(p.live.topics) == 0 && p.live.lookers == 1 // one just invited
 	}))
 }
 

@@ -119,7 +119,7 @@ func measureBare(ctx context.Context, dir string, n int) (time.Duration, error) 
 		if devices[i] == "" {
 			return nil
 		}
-		// What was not mounted only has a device.
+		// An image that was not mounted has only a device.
 		_, unmounted := output(ctx, "umount", at(i, "mount"))
 		_, detached := output(ctx, "losetup", "-d", devices[i])
 		if err != nil {

@@ -106,7 +106,7 @@ func TestUninstallCommands(t *testing.T) {
 // is larger, the copy has the content of the snapshot, and in the end nothing is left.
 func TestSixCommands(t *testing.T) {
 	t.Parallel()
-	// What they print follows in blocks of its own.
+	// Their output follows in blocks of its own.
 	commands := strings.Split(commandsOf(t, "README.md", "Six commands")[0], "\n")
 	if len(commands) != 6 {
 		t.Fatalf("README.md has %d commands: %q", len(commands), commands)

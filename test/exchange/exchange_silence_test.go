@@ -42,7 +42,7 @@ func (s *silence) begin(r *rand.Rand) {
 	}
 }
 
-// end has all calls answered again.
+// end makes all calls be answered again.
 func (s *silence) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ func TestFlexInContainer(t *testing.T) {
 	if err := errors.Join(err, os.Mkdir(plugins, 0o755), os.Mkdir(temporary, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	// What is a mount of its own stays writable.
+	// A mount below stays writable.
 	const container = `set -e
 mount --make-rprivate /
 ` + letGo + `

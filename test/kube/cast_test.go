@@ -110,7 +110,7 @@ func (c *mixedCluster) play(t *testing.T, provisioner func() (stop func())) {
 			}
 		})
 		if !passed {
-			// What it left is in the way of the others.
+			// Its leftovers obstruct the others.
 			return
 		}
 	}

@@ -128,7 +128,7 @@ func (w *whyCluster) createObjects() {
 		w.must(err)
 	}
 	w.known(1)
-	// Who would end the taint of a new node does not run.
+	// The controller that would remove the taint of a new node does not run.
 	w.patchNode("n1", "", `{"spec":{"taints":null}}`)
 }
 

@@ -38,7 +38,7 @@ func TestRegistrarRealKubelet(t *testing.T) {
 	first.Kill()
 	second := r.announce()
 	r.known("id-1")
-	// What a driver says about its node is queried again.
+	// The driver's answers about its node are read again.
 	stop()
 	r.serve("id-2")
 	r.known("id-2")

@@ -94,8 +94,7 @@ func (c *changed) text() []byte {
 			edits = append(edits, m.edits...)
 		}
 	}
-	// What ends comes before what begins, the innermost first; what was found
-	// first is outermost.
+	// Ends come before beginnings, the innermost first; the first one found is the outermost.
 	var opens, closes []edit
 	for _, e := range append(edits, c.always...) {
 		if e.closes {

@@ -68,7 +68,7 @@ func (h *livingHosts) live(t *testing.T, random *rand.Rand, name string) {
 	l.delete(anyPlane, name)
 }
 
-// begin has a claim mounted on the node, and returns the path.
+// begin mounts a claim on the node, and returns the path.
 func (l *life) begin(claim *corev1.PersistentVolumeClaim) string {
 	l.t.Helper()
 	path := l.use(anyPlane, claim, l.node)

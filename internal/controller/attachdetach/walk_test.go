@@ -101,7 +101,7 @@ func (k *walk) goes(n, v string) {
 	}
 }
 
-// lost has a Pod deleted without asking its node, which may have it mounted.
+// lost deletes a Pod without waiting for its node, which may have it mounted.
 func (k *walk) lost(n, v string) {
 	if k.pod(n, v) != nil {
 		gone(k.world, k.pods(), v+"-"+n)

@@ -53,7 +53,7 @@ func TestSteps(t *testing.T) {
 }
 
 // canBeDetached: while the driver has a volume attached, the attachment says how to detach it, and neither the
-// attachment nor the volume can go.
+// attachment nor the volume can disappear.
 func canBeDetached(api *kubetest.API, steps []string, record map[string]string) error {
 	attached := false
 	for _, step := range steps {

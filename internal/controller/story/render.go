@@ -59,7 +59,7 @@ func difference(out *strings.Builder, path string, before, after any) {
 	if reflect.DeepEqual(before, after) || fromServer(path) {
 		return
 	}
-	// What is new is shown as a whole, but for an object, its metadata, spec and status.
+	// What is new is shown as a whole, except for an object, its metadata, spec and status.
 	top := strings.Count(path, ".") == 0
 	was, ok := fieldsOf(before, top)
 	is, ok2 := fieldsOf(after, top)

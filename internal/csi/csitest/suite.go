@@ -223,7 +223,7 @@ func (s *suite) missingArguments() {
 
 func (s *suite) path(name string) string { return filepath.Join(s.target.Dir, name) }
 
-// staging creates the staging directory, as CSI asks of the caller.
+// staging creates the staging directory, as CSI requires of the caller.
 func (s *suite) staging() string {
 	s.t.Helper()
 	path := s.path("staging")

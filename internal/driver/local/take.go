@@ -92,7 +92,7 @@ var errOthers = errors.New("it is in use otherwise")
 // is mounted where the driver sees it.
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
-	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.
+	// A mount that the driver does not see was unmounted by it: it is the rest of a use that has ended for Kubernetes.
 	rest := s.AutoClear || s.Claimed && !shown && ours
 	switch {
 	case !rest:

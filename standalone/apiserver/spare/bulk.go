@@ -82,7 +82,7 @@ func (b *Bulk) watch(ctx context.Context, client *clientv3.Client, from int64) {
 			return
 		}
 		for _, e := range got.Events {
-			b.set(string(e.Kv.Key), len(e.Kv.Value)) // what is deleted has no value
+			b.set(string(e.Kv.Key), len(e.Kv.Value)) // a deleted key has no value
 		}
 	}
 }
