@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// chart makes the archive of the Helm chart, which has the version of the release and asks for its images.
+// chart makes the archive of the Helm chart, which has the version of the release and refers to its images.
 func (r *release) chart(context.Context) error {
 	from := os.DirFS(filepath.Join(r.root, "charts", volplane))
 	var files tree.Tree

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checkChart wants helm to accept the archive of the chart and to ask for the release's image.
+// checkChart requires that helm accepts the archive of the chart, which refers to the release's image.
 func checkChart(t *testing.T, r *release) {
 	helm := filepath.Join(r.root, "bin", "helm")
 	archive := only(t, r, "volplane-*.tgz")

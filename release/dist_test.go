@@ -14,7 +14,7 @@ import (
 )
 
 // TestRelease makes a release for this machine's architecture, twice in different directories, and uses each part of
-// it.
+// the result.
 func TestRelease(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	root, err := filepath.Abs("..")

@@ -129,7 +129,7 @@ func startContainerd(t *testing.T) func(args ...string) string {
 		t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	// It unmounts what it has mounted when it is asked to stop.
+	// It unmounts its mounts when it is asked to stop.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

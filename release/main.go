@@ -148,7 +148,7 @@ func (r *release) make(ctx context.Context) (err error) {
 	return nil
 }
 
-// empty makes the directory of the results, without results of before. It refuses a directory with anything else.
+// empty makes the directory for the results, and removes earlier results. It refuses a directory with anything else.
 func (r *release) empty() error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil { // #nosec G301 -- what is released is for everybody
 		return err

@@ -40,7 +40,7 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestFailedRelease leaves nothing that would keep the next from being made.
+// TestFailedRelease: a failed release leaves nothing that would prevent the next one.
 func TestFailedRelease(t *testing.T) {
 	r := &release{root: t.TempDir(), out: filepath.Join(t.TempDir(), "dist"), platforms: []string{"amd64"}}
 	if err := r.make(t.Context()); err == nil || !strings.Contains(err.Error(), "programs") {

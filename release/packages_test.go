@@ -61,7 +61,7 @@ func (s *sandbox) inUse(after string) {
 	}
 }
 
-// called wants systemctl to have been called with one thing, and never with what changes more than that.
+// called requires that systemctl was called with one thing, and never with anything that changes more.
 func (s *sandbox) called(after, want string) {
 	s.t.Helper()
 	calls := s.calls()
@@ -77,7 +77,7 @@ func (s *sandbox) called(after, want string) {
 	}
 }
 
-// onlyUsers wants nothing to be left but what is the user's.
+// onlyUsers requires that only the user's files are left.
 func (s *sandbox) onlyUsers(after string) {
 	s.t.Helper()
 	for _, name := range s.left() {

@@ -16,7 +16,7 @@ type lasting struct {
 	since map[Key]stay
 }
 
-// stay is a state and when it began. asked says that Reconcile has asked about it since it was called.
+// stay is a state and the time at which it began. asked means that Reconcile has called Lasts for it.
 type stay struct {
 	reason volume.Reason
 	begin  time.Time

@@ -16,7 +16,7 @@ type Refusals struct {
 	pauses  map[types.UID]pause
 }
 
-// pause is of one thing that was refused: another one starts another pause.
+// pause belongs to one refused request: another request starts another pause.
 type pause struct {
 	what  string
 	until time.Time

@@ -25,11 +25,11 @@ const (
 	levelCall = slog.Level(-5)
 )
 
-// Subject is what a call is about, as far as its caller knows more than the request says.
+// Subject is what a call is about, as far as the caller knows more than the request contains.
 type Subject struct {
 	// Volume and Node are names of objects, and Claim is NAMESPACE/NAME.
 	Volume, Claim, Node string
-	// Object is KIND/NAME or KIND/NAMESPACE/NAME of what else the call is for.
+	// Object is KIND/NAME or KIND/NAMESPACE/NAME of another object that the call is for.
 	Object string
 }
 

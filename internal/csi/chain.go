@@ -76,8 +76,8 @@ func WithNameTimeout(limit time.Duration) Option { return func(o *options) { o.n
 // WithNodeOnly makes Dial skip the controller service: the driver has it at another socket, or not at all.
 func WithNodeOnly() Option { return func(o *options) { o.nodeOnly = true } }
 
-// WithWitness shows f each answer and each error as the driver gave it: nothing was checked, and secrets are still in
-// it. It is for who judges drivers, and f must not show what it sees. It may be called concurrently.
+// WithWitness passes f each answer and each error as received from the driver: unchecked, and with secrets. It is for
+// examining drivers, and f must not show what it receives. It may be called concurrently.
 func WithWitness(f func(method string, reply any, err error)) Option {
 	return func(o *options) { o.witness = f }
 }

@@ -71,8 +71,7 @@ func TestSecretsStayInside(t *testing.T) {
 	}
 }
 
-// TestSecretsByTheirNames: a driver quotes what it was given in fields that CSI
-// does not mark as secret.
+// TestSecretsByTheirNames: a driver quotes secrets that it received in fields which CSI does not mark as secret.
 func TestSecretsByTheirNames(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	log := &logged.Text{}

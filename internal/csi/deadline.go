@@ -27,8 +27,8 @@ type (
 	ownLimitKey struct{}
 )
 
-// Limit limits the time of each single call that is made with the returned context, whatever its method is. It is what
-// a user has chosen for the calls of a controller.
+// Limit limits the time of each single call that is made with the returned context, whatever its method is. It is the
+// user's limit for the calls of a controller.
 func Limit(ctx context.Context, limit time.Duration) context.Context {
 	return context.WithValue(ctx, limitKey{}, limit)
 }

@@ -24,8 +24,8 @@ const (
 // the driver is known to have only the node service at the socket.
 const HeaderNodeOnly = "volplane-node-only"
 
-// ErrControllerLost says that the connection to a driver was lost when it was asked for its controller: some drivers
-// have a process for each service, say CONTROLLER_SERVICE in both, and end when the wrong one is asked.
+// ErrControllerLost says that the connection to a driver was lost when its controller was called: some drivers have a
+// process for each service, report CONTROLLER_SERVICE in both, and exit when the wrong one is called.
 var ErrControllerLost = errors.New("the connection was lost when the driver was asked for its controller")
 
 // Driver is one CSI driver behind one socket. It is safe for concurrent use.

@@ -30,7 +30,7 @@ func groupProblem(req, reply any) string {
 	return ""
 }
 
-// membersProblem returns what is wrong with a group, whatever was asked for.
+// membersProblem returns what is wrong with a group, independently of the request.
 func membersProblem(g *csipb.VolumeGroupSnapshot) string {
 	if g.GetGroupSnapshotId() == "" {
 		return "no group snapshot id"

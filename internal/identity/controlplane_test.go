@@ -73,7 +73,7 @@ func TestKeysAfterALostAnswer(t *testing.T) {
 	})
 }
 
-// TestKeysRefused: what cannot become better ends the start, says what to do, and shows nothing of an answer.
+// TestKeysRefused: an error that cannot go away ends the start, says what to do, and shows nothing of an answer.
 func TestKeysRefused(t *testing.T) {
 	untrusted := &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}
 	for name, c := range map[string]struct {

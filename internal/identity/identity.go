@@ -127,7 +127,7 @@ func retry(ctx context.Context, log *slog.Logger, do func() error) error {
 	}
 }
 
-// Keep renews the certificate, and knows where control planes are, until ctx ends.
+// Keep renews the certificate, and maintains the addresses of control planes, until ctx ends.
 func (i *Identity) Keep(ctx context.Context) {
 	if i.servers == nil {
 		i.keep(ctx)

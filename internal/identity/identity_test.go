@@ -24,7 +24,7 @@ import (
 
 const life = 6 * 24 * time.Hour
 
-// authority signs what it is asked to, in a test.
+// authority signs every request, in a test.
 type authority struct {
 	t   *testing.T
 	key *ecdsa.PrivateKey

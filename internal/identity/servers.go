@@ -54,7 +54,7 @@ type servers struct {
 	known []string
 }
 
-// stored is what the file holds: the addresses of the control planes whose certificates an authority has issued.
+// stored is the content of the file: the addresses of the control planes whose certificates an authority has issued.
 type stored struct {
 	Authority []byte   `json:"certificateAuthority"`
 	Addresses []string `json:"addresses"`
@@ -109,8 +109,8 @@ func (s *servers) use(config *rest.Config) bool {
 	return true
 }
 
-// read takes the addresses in the file over, which another process may have written. If it is about another cluster, or
-// does not exist, what is known stays.
+// read adopts the addresses in the file, which another process may have written. If it is about another cluster, or
+// does not exist, the known ones stay.
 func (s *servers) read() {
 	var from stored
 	if durable.ReadJSON(s.path, maxSize, &from) != nil || !bytes.Equal(from.Authority, s.authority) {
@@ -137,8 +137,8 @@ type attempts struct {
 	servers *servers
 }
 
-// RoundTrip has the next connection lead to another server after an error, because what answers at an address may be no
-// control plane, or one that hangs. A request that changes nothing is sent there again.
+// RoundTrip makes the next connection go to another server after an error, because the address may belong to something
+// that is not a control plane, or to one that hangs. A request that changes nothing is sent there again.
 func (a *attempts) RoundTrip(r *http.Request) (*http.Response, error) {
 	for tried := 1; ; tried++ {
 		answer, err := a.RoundTripper.RoundTrip(r)
@@ -207,7 +207,7 @@ func (s *servers) all() []string {
 	return all
 }
 
-// attempt connects to one address. A connection that comes when another one was chosen is closed.
+// attempt connects to one address. A connection that is established after another one was chosen is closed.
 func (s *servers) attempt(ctx context.Context, network, to string, answers chan<- answer) {
 	conn, err := s.dial(ctx, network, to)
 	select {

@@ -111,9 +111,8 @@ func TestServersLast(t *testing.T) {
 	}
 }
 
-// TestReach: a command connects to the control plane of its configuration, to another one if that does not answer, and
-// to no other one through a proxy, with another cluster's configuration, or without the name that all certificates
-// have.
+// TestReach: a command connects to the control plane of its configuration, and to another one if that does not respond,
+// but not through a proxy, with another cluster's configuration, or without the name in all certificates.
 func TestReach(t *testing.T) {
 	const home, other, proxy = "a:1", "b:1", "proxy:1"
 	root := t.TempDir()
@@ -156,9 +155,9 @@ func (r *refuses) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errDown
 }
 
-// TestNoControlPlane: after a request that has failed, for example because what answers at an address has no
-// certificate of a control plane, the next connection leads elsewhere. A request that reads is sent to each once. A
-// request that its caller has ended says nothing.
+// TestNoControlPlane: after a request that has failed, for example because the server at an address has no certificate
+// of a control plane, the next connection goes elsewhere. A read is sent to each server once. A request that its caller
+// has cancelled changes nothing.
 func TestNoControlPlane(t *testing.T) {
 	s := serversBelow(t.TempDir())
 	s.known, s.home = []string{"a", "b", "c"}, "c"

@@ -18,9 +18,9 @@ import (
 // mostNamed is how many objects of a kind are read by name. More are read as a whole: each name costs a watch.
 const mostNamed = 256
 
-// ByName has claims and volumes be read by name, as a kubelet reads them: the claims that the Pods name, the volumes
-// that these claims name, and the given volumes. An object is read before what names it can be seen, so one that is not
-// found does not exist. It must be called before Start.
+// ByName makes claims and volumes be read by name, as a kubelet reads them: the claims that the Pods name, the volumes
+// that these claims name, and the given volumes. An object is read before the object that names it becomes visible, so
+// one that is not found does not exist. It must be called before Start.
 func (c *Caches) ByName(volumes []string) {
 	c.newest = true
 	pods := c.Pods().store
@@ -70,7 +70,7 @@ func (c *Caches) Release(volumes []string) {
 // byName fills a store with single objects.
 type byName[T Object] struct {
 	*store[T]
-	// naming is locked by those who forget objects, and by those who are about to show what names them.
+	// naming is locked while objects are forgotten, and while objects that name others are about to become visible.
 	naming *sync.RWMutex
 	one    func(key string) cache.ListerWatcher
 	all    cache.ListerWatcher
@@ -123,7 +123,7 @@ func (b *byName[T]) start(ctx context.Context) {
 	}()
 }
 
-// follow returns when the objects have been read, and has them followed from then on.
+// follow returns when the objects have been read, and follows them from then on.
 func (b *byName[T]) follow(keys []string) {
 	<-b.begun
 	for _, f := range b.followersOf(keys) {

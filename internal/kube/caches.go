@@ -79,8 +79,8 @@ func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
 	return &Caches{client: client, node: node, trimmer: trimmer}
 }
 
-// NewNamespaceCaches returns caches for who serves the claims of one namespace on one node: they hold only the claims
-// of that namespace and its Pods of that node, and both with all that the API has.
+// NewNamespaceCaches returns caches for serving the claims of one namespace on one node: they hold only the claims of
+// that namespace and its Pods on that node, both with all fields.
 func NewNamespaceCaches(client kubernetes.Interface, namespace, node string) *Caches {
 	return &Caches{client: client, node: node, namespace: namespace, whole: true, trimmer: &Trimmer{}}
 }
@@ -96,8 +96,8 @@ func (c *Caches) Lendable() *Caches {
 	return c
 }
 
-// Borrow has the caches of claims, volumes and CSIDrivers be those of other caches, which are Lendable, hold what the
-// same API server has, and may have been started. They must not end before c.
+// Borrow takes the caches of claims, volumes and CSIDrivers from other caches, which are Lendable, are filled from the
+// same API server, and may have been started. They must not end before c.
 func (c *Caches) Borrow(from *Caches) {
 	c.claims, c.volumes, c.csiDrivers = from.claims.lend(), from.volumes.lend(), from.csiDrivers.lend()
 	c.created = append(c.created, c.claims, c.volumes, c.csiDrivers)

@@ -72,8 +72,8 @@ func (r *Recorder) record(o runtime.Object, kind string, b volume.Because, notes
 	r.events.AnnotatedEventf(o, all, kind, string(b.Reason), "%s%s", clip(b.Message, maxNote-len(suffix)), suffix)
 }
 
-// sink sends the attempt and the next try with the count of a repeated event: the patch that
-// client-go makes has no annotations. It has events sent again that the API server could not write.
+// sink sends the attempt and the next try with the count of a repeated event: client-go's patch has no annotations. It
+// also makes client-go retry events that the API server could not write.
 type sink struct{ record.EventSink }
 
 // Create writes a new event.

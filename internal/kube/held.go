@@ -17,9 +17,9 @@ import (
 // ErrHeld says that nothing is unmounted, detached or deleted until an administrator has agreed.
 var ErrHeld = errors.New("nothing is taken away")
 
-// CheckHeld fails with ErrHeld after the API was restored from a backup, or an older store was put in the place of its
-// own, until an administrator accepts that what it does not know may be removed. It reads the API, because a cache may
-// be older than the restore.
+// CheckHeld fails with ErrHeld after the API was restored from a backup, or its store was replaced by an older one,
+// until an administrator accepts that unknown volumes may be removed. It reads the API, because a cache may be older
+// than the restore.
 func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 	maps := client.CoreV1().ConfigMaps(volume.NamespaceSystem)
 	restored, err := maps.Get(ctx, volume.ConfigRestored, metav1.GetOptions{})

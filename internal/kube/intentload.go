@@ -43,9 +43,9 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	return l.finishLoad(), nil
 }
 
-// ReadIntentLogs returns what the intent logs of a namespace have, resolved or not, by the name of the log and by key.
-// It changes nothing, and others may write the logs at the same time. Objects that no writer of a log uses are left
-// out.
+// ReadIntentLogs returns the content of the intent logs of a namespace, resolved or not, by the name of the log and by
+// key. It changes nothing, and others may write the logs at the same time. Objects that no writer of a log uses are
+// left out.
 func ReadIntentLogs(
 	ctx context.Context, client kubernetes.Interface, namespace string,
 ) (map[string]map[string]string, error) {

@@ -81,11 +81,11 @@ func (p LogPlace) Access() []Access {
 	}
 }
 
-// IntentLog keeps, by key, what a process is about to do and must finish or undo after a crash. The
-// intents are stored in ConfigMaps or Leases. Intents that are put within a few milliseconds share one write,
-// and the write of new intents replaces an object whose intents are all resolved, so that many concurrent
-// intents cost few writes. The log has one writer. The writes of a second one are noticed as conflicts, and
-// the log is read again. It is safe for concurrent use.
+// IntentLog keeps, by key, what a process is about to do and must finish or undo after a crash. The intents are stored
+// in ConfigMaps or Leases. Intents that are put within a few milliseconds share one write, and the write of new intents
+// replaces an object whose intents are all resolved, so many concurrent intents cost few writes. The log has one
+// writer. The writes of a second one are noticed as conflicts, and the log is read again. It is safe for concurrent
+// use.
 //
 // A key is in one object at most: a key that is in some object already, resolved or not, is written
 // to that object. So an old value can never survive a newer one, whichever write is the last before
@@ -280,8 +280,8 @@ func (l *IntentLog) choose(object string, batch []putRequest) (name string, err 
 	return object, nil
 }
 
-// leastFull returns an existing object without unresolved intents, or else a new one, or else the
-// one with the fewest bytes of unresolved intents.
+// leastFull returns an existing object without unresolved intents, otherwise a new one, otherwise the one with the
+// fewest bytes of unresolved intents.
 func (l *IntentLog) leastFull(open map[string]int) string {
 	rank := func(name string) int {
 		if l.objects[name] == nil {

@@ -36,8 +36,8 @@ func (p LogPlace) sheets(client kubernetes.Interface) sheets {
 	return client.CoreV1().ConfigMaps(p.Namespace)
 }
 
-// leaseSheets keeps intents in an annotation of Leases, which have no holder. They are the only objects that the rights
-// of every one of upstream's sidecars let it write.
+// leaseSheets keeps intents in an annotation of Leases, which have no holder. They are the only objects that every one
+// of upstream's sidecars has the right to write.
 type leaseSheets struct {
 	api typedcoordinationv1.LeaseInterface
 }
@@ -132,7 +132,7 @@ func ListIntents(ctx context.Context, client kubernetes.Interface, namespace str
 	return out, failed
 }
 
-// memorySheets keep intents for a process that may keep them nowhere else. There is one log in them.
+// memorySheets keep intents for a process that has no other place for them. They hold one log.
 type memorySheets struct {
 	mu      sync.Mutex
 	version int

@@ -54,7 +54,7 @@ func (s *sameObjects) trimmed(o any) pool {
 	return s.whole(o)
 }
 
-// fewObjects is how many objects of a kind are kept track of before those that are gone are looked for.
+// fewObjects is the number of tracked objects of a kind below which it does not look for objects that are gone.
 const fewObjects = 1024
 
 // latest holds the newest known version of each object of one kind. It is safe for concurrent use.

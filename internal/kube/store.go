@@ -276,8 +276,8 @@ func changesBetween[T Object](before, after T, known bool) []change[T] {
 	return nil
 }
 
-// change calls a function that changes the known state of a key, and updates the index. Handlers
-// of beforeDelete are called if the object is gone then.
+// change calls a function that changes the known state of a key, and updates the index. It calls the handlers of
+// beforeDelete if the object is gone afterwards.
 func (s *store[T]) change(key string, change func()) {
 	before, existed := s.newest(key)
 	change()

@@ -59,8 +59,8 @@ func (g *grove) mount(path string) {
 	g.ok(os.MkdirAll(g.at(path), 0o700), unix.Mount(path, g.at(path), "tmpfs", 0, ""))
 }
 
-// backed makes a back end, and a tree as a driver of sshfs and gocryptfs makes
-// it: a tmpfs with the back end below it, and the view of that.
+// backed makes a back end and a tree as drivers of sshfs and gocryptfs do: a tmpfs with the back end below it, and a
+// view of the back end.
 func (g *grove) backed() {
 	g.Helper()
 	g.ok(os.MkdirAll(g.at("backend/view"), 0o700), os.Mkdir(g.at("bound"), 0o700))
@@ -175,7 +175,7 @@ func TestUnmountOfAPlainDirectory(t *testing.T) {
 	g.below("plain", 1)
 }
 
-// TestUnmountOfWhatIsUsedBelow: nothing is taken from who uses it.
+// TestUnmountOfWhatIsUsedBelow: a mount in use is not taken away from its users.
 func TestUnmountOfWhatIsUsedBelow(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -191,8 +191,8 @@ func TestUnmountOfWhatIsUsedBelow(t *testing.T) {
 	g.below("source", 3)
 }
 
-// TestBindsInContainers: what a bridge mounts in a container is on its host, with
-// all that is below, and gone there when it is unmounted. The driver's own mounts stay.
+// TestBindsInContainers: a bridge's mount in a container appears on its host, with everything below it, and disappears
+// there when it is unmounted. The driver's own mounts stay.
 func TestBindsInContainers(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -255,8 +255,8 @@ func TestPeersStayApart(t *testing.T) {
 	}
 }
 
-// TestCopiesGoToo: what was bound is seen a second time, because all of the
-// directory is; there it is unmounted as well, and the driver's own mounts stay in both.
+// TestCopiesGoToo: a bound tree is visible a second time, because its whole directory is bound; it is unmounted there
+// as well, and the driver's own mounts stay in both places.
 func TestCopiesGoToo(t *testing.T) {
 	for name, unmount := range map[string]func(string) error{"unmount": Unmount, "detach": Detach} {
 		t.Run(name, func(t *testing.T) {

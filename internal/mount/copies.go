@@ -94,7 +94,7 @@ func (c covers) goesWith(i *mountinfo.Info, goes map[seat]bool) bool {
 	return false
 }
 
-// view is what some processes see: a mount namespace, from a root directory of theirs.
+// view is what some processes see: a mount namespace, from their root directory.
 type view struct{ ns, root string }
 
 // otherTables returns the mounts of all mount namespaces but the caller's, whose mounts are own. A process that has
@@ -170,8 +170,8 @@ func wholeTable(task string) ([]*mountinfo.Info, error) {
 	return infos, err
 }
 
-// OnThreadOfItsOwn runs f in a thread that ends with it, so f may leave the namespaces of the process. The first
-// thread is left out: Go cannot end it, and /proc/self would be what that one sees ever after.
+// OnThreadOfItsOwn runs f in a thread that ends with it, so f may leave the namespaces of the process. The first thread
+// is left out: Go cannot end it, and /proc/self would show that thread's view from then on.
 func OnThreadOfItsOwn(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -206,7 +206,7 @@ func enterAndRead(ns, proc int) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMountsFromReader(f, nil)
 }
 
-// tableOf returns what a process sees and, unless that was seen, the mounts.
+// tableOf returns the view of a process and, unless that view was seen before, its mounts.
 func tableOf(pid string, seen map[view]bool) (v view, infos []*mountinfo.Info, err error) {
 	if v, err = viewOf(pid); err != nil || seen[v] && v.ns != "" {
 		return v, nil, err

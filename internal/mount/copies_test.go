@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFindCopies: what keeps a filesystem in use after its unmount here is a copy, wherever it is, and nothing else is.
+// TestFindCopies: a mount that keeps a filesystem in use after its unmount here is a copy, wherever it is, and nothing
+// else is.
 func TestFindCopies(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {

@@ -21,8 +21,8 @@ var (
 	// ErrNotBlank says that a device holds data of another kind; it is never
 	// formatted.
 	ErrNotBlank = errors.New("device is not blank")
-	// ErrNeedsPerson says that a filesystem has errors whose repair could lose data, so a person
-	// has to decide. The error repeats until the filesystem was repaired.
+	// ErrNeedsPerson says that a filesystem has errors whose repair could lose data, so a user has to decide. The error
+	// repeats until the filesystem is repaired.
 	ErrNeedsPerson = errors.New("has errors that need a person")
 	// ErrHeld says that another process has the device open exclusively. The call may be repeated.
 	ErrHeld = errors.New("another program works on it; try again when that has ended")

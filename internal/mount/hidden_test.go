@@ -77,9 +77,8 @@ func (b *below) stays() {
 func bound(dir string) error   { return unix.Mount(dir, dir, "", unix.MS_BIND, "") }
 func covered(dir string) error { return unix.Mount("cover", dir, "tmpfs", 0, "") }
 
-// TestHidden: a directory is mounted over itself, or something else over it. What was
-// mounted below is still in the table, and perhaps in use, but no path leads there: it is
-// neither mistaken for the visible mount nor reported as unmounted.
+// TestHidden: a directory is mounted over itself, or something else over it. Mounts below are still in the table, and
+// perhaps in use, but no path leads there: it is neither mistaken for the visible mount nor reported as unmounted.
 func TestHidden(t *testing.T) {
 	for name, c := range map[string]struct {
 		based bool

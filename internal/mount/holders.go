@@ -194,8 +194,8 @@ func threadsOf(pid int) []thread {
 	return out
 }
 
-// readMounts adds the mounts of a namespace that are looked for: in the caller's namespace those at
-// the given paths, in others all that show the same filesystem; all mounts of the device that is looked for.
+// readMounts adds the relevant mounts of a namespace: in the caller's namespace those at the given paths, in others all
+// that show the same filesystem; or all mounts of the given device.
 func (s *scan) readMounts(t thread) {
 	f, err := os.Open(t.dir + "/mountinfo")
 	if err != nil {

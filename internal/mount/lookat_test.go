@@ -95,7 +95,8 @@ func newTop(t *testing.T) string {
 	return top
 }
 
-// places mounts below a directory whatever makes a difference, and returns the source of what is then at each path.
+// places creates, below a directory, every kind of mount that makes a difference, and returns the source of the mount
+// at each path.
 func places(t *testing.T, top string) map[string]string {
 	t.Helper()
 	_, device := disk(t, 8)

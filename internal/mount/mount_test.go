@@ -148,8 +148,8 @@ func TestLoopIsSearchedOnce(t *testing.T) {
 	}
 }
 
-// TestLoopThatAnotherHasNow: another program gives the device of a file to another file. What was seen of the device is
-// not believed.
+// TestLoopThatAnotherHasNow: another program gives the device of a file to another file. The remembered state of the
+// device is not trusted.
 func TestLoopThatAnotherHasNow(t *testing.T) {
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
@@ -181,8 +181,8 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 	}
 }
 
-// TestLoopNumberThatStays: with a kernel that keeps the number of a device when it gives it another file, a device that
-// is remembered with that number is asked.
+// TestLoopNumberThatStays: with a kernel that keeps the number of a device when it gives it another file, a device
+// remembered with that number is queried.
 func TestLoopNumberThatStays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a")
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {

@@ -87,7 +87,7 @@ func TestFindOpenedDevice(t *testing.T) {
 	}
 }
 
-// TestParts: a partition belongs to its device, and a device that another one is made of is held.
+// TestParts: a partition belongs to its device, and a device on which another one is built is held.
 func TestParts(t *testing.T) {
 	_, device := disk(t, 16)
 	number, err := DeviceOf(device)

@@ -150,8 +150,8 @@ func TestDeviceAtAnExchangedDirectory(t *testing.T) {
 	g.below("", 1)
 }
 
-// TestMovedTarget: of a bind whose directory is moved while it is made nothing
-// stays, and who unmounts takes what is at the path.
+// TestMovedTarget: nothing stays of a bind whose directory is moved during the bind, and an unmount affects what is at
+// the path.
 func TestMovedTarget(t *testing.T) {
 	g := newGrove(t)
 	g.backed()

@@ -84,7 +84,7 @@ func (t *Table) All() ([]Point, error) {
 	return t.all, err
 }
 
-// Snapshot returns what is mounted now, for those who compare several paths.
+// Snapshot returns the current mounts, for comparing several paths.
 func (t *Table) Snapshot() (Snapshot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,10 +140,10 @@ func (t *Table) Mounted(path string) (bool, error) {
 	return len(points) > 0, err
 }
 
-// Look is At for a path at which only what answers can be mounted: it is asked.
+// Look is At for a path at which only responsive filesystems can be mounted: the filesystem is accessed.
 func (t *Table) Look(path string) (Point, bool, error) { return lookOr(path, t.At) }
 
-// LookBelow is Below for a path at which only what answers can be mounted: it is asked.
+// LookBelow is Below for a path at which only responsive filesystems can be mounted: the filesystem is accessed.
 func (t *Table) LookBelow(path string) ([]Point, error) {
 	if p, alone, sure := lookAt(path); sure && alone {
 		return []Point{p}, nil
@@ -344,10 +344,10 @@ func At(path string) (Point, bool, error) {
 	return reachedIn(infos, path)
 }
 
-// Look is At for a path at which only what answers can be mounted: it is asked.
+// Look is At for a path at which only responsive filesystems can be mounted: the filesystem is accessed.
 func Look(path string) (Point, bool, error) { return lookOr(path, At) }
 
-// lookOr queries the kernel for the mount at a path, and uses another answer if the kernel gives no certain one.
+// lookOr queries the kernel for the mount at a path, and uses another source if the kernel's answer is not certain.
 func lookOr(path string, at func(string) (Point, bool, error)) (Point, bool, error) {
 	if p, _, sure := lookAt(path); sure {
 		return p, p.Path != "", nil

@@ -67,8 +67,8 @@ func unmountAll(operation, target string, flags int) error {
 	}
 }
 
-// choose returns the mount at or below a path that is unmounted next, if anything is mounted there, and the mount table
-// unless that mount is the only one: then nothing happens elsewhere by its unmount but what belongs to it.
+// choose returns the next mount to unmount at or below a path, if there is one, and the mount table unless that mount
+// is the only one: then its unmount affects nothing elsewhere.
 func choose(target string, flags int) (next Point, infos []*mountinfo.Info, err error) {
 	if p, alone, sure := lookAt(target); sure && (alone || p.Path == "") {
 		return p, nil, nil

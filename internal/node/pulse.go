@@ -13,7 +13,7 @@ import (
 // respond.
 const standstill = 3 * time.Minute
 
-// pulse knows when the loops of an agent went round last.
+// pulse knows when each loop of an agent last iterated.
 type pulse struct {
 	mu   sync.Mutex
 	last map[string]time.Time

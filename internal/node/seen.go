@@ -36,7 +36,7 @@ func (a *Agent) Seen() Seen {
 	return out
 }
 
-// seen keeps what the rooms of an agent have seen.
+// seen holds what the parts of an agent have observed.
 type seen struct {
 	mu      sync.Mutex
 	last    Seen

@@ -11,12 +11,12 @@ import (
 
 // Kept is the result of moving a sidecar's arguments to a process of several controllers.
 type Kept struct {
-	// Controllers do what the arguments ask for.
+	// Controllers are those that do the work of the arguments.
 	Controllers []string
-	// Args are the arguments that change what they do, with the names that AddControllers gives them.
+	// Args are the arguments that change what they do, with the names from AddControllers.
 	Args []string
-	// Gates are all gates that change what the sidecar does, set or not, except alpha gates that are
-	// off. A process has them once for all of its controllers.
+	// Gates are all gates that change what the sidecar does, set or not, except alpha gates that are off. All controllers
+	// of a process share them.
 	Gates Gates
 	// OnNode says that the sidecar works on each node, for the volumes that are made there.
 	OnNode bool
@@ -119,7 +119,7 @@ func (k *Kept) keep(o *Options, prefix, name, value string) {
 	}
 }
 
-// gates applies what is said of gates, and keeps those that have an effect.
+// gates applies the gates in the arguments, and keeps those that have an effect.
 func (k *Kept) gates(r Role, given Gates) {
 	known := gates()
 	for _, name := range slices.Sorted(maps.Keys(given)) {

@@ -38,7 +38,7 @@ type ProvisionerOptions struct {
 	WithoutImmediateTopology bool
 	// WithoutTopology sends no topology at all.
 	WithoutTopology bool
-	// PublishReadOnly marks volumes whose claim wants only read-only access modes as read-only.
+	// PublishReadOnly marks volumes whose claim has only read-only access modes as read-only.
 	PublishReadOnly bool
 	// AllowModeConversion lets a restored volume have another mode than that of its snapshot.
 	AllowModeConversion bool
@@ -97,7 +97,7 @@ type SnapshotterOptions struct {
 	GroupNameLength int
 	// ExtraMetadata adds the names of the snapshot and its content to the parameters of CreateSnapshot.
 	ExtraMetadata bool
-	// Node is the node whose volumes' snapshots this process takes; empty for all.
+	// Node is the node whose volumes' snapshots this process takes; empty means all.
 	Node string
 	// Topology sends drivers the topology in which snapshots must be usable, and records on contents where they are.
 	Topology bool
@@ -222,7 +222,8 @@ type ControllersOptions struct {
 	// ShortLeases holds all leases for no longer than the first one. Sidecars that were built with client-go 0.26 or
 	// older (before 2023) need it: they wait for a lease of their own length, whatever the lease records.
 	ShortLeases bool
-	// BesideOthers starts although others hold leases of the driver in another namespace, or, without Elects, anywhere.
+	// BesideOthers allows a start although others hold leases of the driver in another namespace, or, without Elects,
+	// anywhere.
 	BesideOthers bool
 	// LeaseLabels are the labels of the leases.
 	LeaseLabels map[string]string

@@ -7,8 +7,8 @@ import (
 )
 
 // AddControllers defines the flags of a process of several controllers: what all sidecars have once, and the others for
-// each sidecar under its prefix, as Kubernetes' enhancement 4958 has it. There nothing but what is written differs from
-// volplane's own ways. Settle must follow.
+// each sidecar under its prefix, as in Kubernetes' enhancement 4958. Without these flags, volplane's own defaults
+// apply. Call Settle afterwards.
 func (o *Options) AddControllers(set *pflag.FlagSet) {
 	for _, f := range Flags() {
 		if f.ofProgram() {

@@ -21,8 +21,8 @@ const (
 	blockSize, answerSize = 32, 1 << 10
 )
 
-// blocksFor returns how many blocks the driver is asked to put into an answer for a client that asks for so many, where
-// 0 leaves it to the server.
+// blocksFor returns the number of blocks per answer to request from the driver for a client that requests n, where 0
+// leaves it to the server.
 func blocksFor(most int32) int32 {
 	if most == 0 {
 		return mostBlocks
@@ -80,7 +80,7 @@ func (s *server) GetMetadataDelta(
 	})
 }
 
-// sizeOf limits an answer of the driver to what so many blocks take.
+// sizeOf limits an answer of the driver to the size of that many blocks.
 func sizeOf(most int32) grpc.CallOption {
 	return grpc.MaxCallRecvMsgSize(answerSize + int(most)*blockSize)
 }

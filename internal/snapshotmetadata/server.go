@@ -30,7 +30,7 @@ const (
 	mostPerClient = 16
 	// requestSize and headerSize limit a request in bytes. A token has one or two thousand.
 	requestSize, headerSize = 64 << 10, 16 << 10
-	// reviewLimit is how long what precedes a stream may take, and handshakeLimit how long a TLS handshake.
+	// reviewLimit is how long the steps before a stream may take, and handshakeLimit how long a TLS handshake.
 	reviewLimit, handshakeLimit = 30 * time.Second, 10 * time.Second
 	// window is how many bytes of a connection wait to be read.
 	window = 64 << 10

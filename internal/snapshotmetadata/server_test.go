@@ -37,7 +37,7 @@ const served = "0+10 20+10 | OK"
 // refusal is the answer to each token that is not valid, for whatever reason.
 const refusal = "Unauthenticated: the token is not valid for the audience of this service"
 
-// answersTo is a row of a table: what differs from a request that is served, and what is answered.
+// answersTo is a row of a table: the difference from a valid request, and the answer.
 type answersTo struct {
 	of     string
 	change func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent)
@@ -142,7 +142,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestObjects: a snapshot is found by what the API has of it, and nothing else is given away.
+// TestObjects: a snapshot is found by its objects in the API, and nothing else is revealed.
 func TestObjects(t *testing.T) {
 	t.Parallel()
 	type (
@@ -454,7 +454,7 @@ func TestManyStreams(t *testing.T) {
 	})
 }
 
-// TestReviewFails: a review that cannot be made is not one that refuses the client, who learns nothing of the reason.
+// TestReviewFails: a review that fails is not a refusal of the client, who learns nothing of the reason.
 func TestReviewFails(t *testing.T) {
 	t.Parallel()
 	for verb, want := range map[string]string{
@@ -481,7 +481,7 @@ func fails(err error) clienttesting.ReactionFunc {
 
 func resource() schema.GroupResource { return schema.GroupResource{Resource: "x"} }
 
-// recordSecret records the Secret of a content, as who makes it does.
+// recordSecret records the Secret of a content, as its creator does.
 func recordSecret(c *cluster.VolumeSnapshotContent, name string) {
 	c.Annotations = map[string]string{
 		volume.AnnSnapshotSecretName: name, volume.AnnSnapshotSecretNamespace: "team",

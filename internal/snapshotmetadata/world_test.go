@@ -183,7 +183,7 @@ func request() *api.GetMetadataAllocatedRequest {
 	return &api.GetMetadataAllocatedRequest{SecurityToken: token, Namespace: "team", SnapshotName: "monday"}
 }
 
-// ask asks for the blocks of a snapshot, and returns them and how the stream ended.
+// ask requests the blocks of a snapshot, and returns them and the end of the stream.
 func (w *world) ask(q *api.GetMetadataAllocatedRequest) string {
 	w.t.Helper()
 	stream, err := w.dial().GetMetadataAllocated(w.t.Context(), q)

@@ -53,7 +53,8 @@ type collection struct {
 	seen, without map[string]bool
 }
 
-// Collect returns the licences, each text once, below the names of what it is for. Every module must have one.
+// Collect returns the licences, each text once, below the names of the parts to which it applies. Every module must
+// have one.
 func Collect(ctx context.Context, builds []Build) (string, error) {
 	c := &collection{
 		of: map[string][]string{}, file: regexp.MustCompile(fileNames), seen: map[string]bool{},

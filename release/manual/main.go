@@ -89,7 +89,7 @@ func (m manual) name(verb []string) string {
 // help returns what the program prints for a verb.
 func (m manual) help(ctx context.Context, verb []string) (string, error) {
 	cmd := exec.CommandContext(ctx, m.program, append(verb[:len(verb):len(verb)], "--help")...)
-	// It must not depend on the user who asks.
+	// It must not depend on the user who runs it.
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent"}
 	out, err := cmd.Output()
 	if err != nil {
@@ -122,7 +122,7 @@ func (m manual) format(name, help string, others []string) string {
 	return b.String()
 }
 
-// roff marks what a formatter would take for its own words.
+// roff escapes text that a formatter would interpret.
 func roff(line string) string {
 	line = strings.ReplaceAll(line, `\`, `\e`)
 	line = strings.ReplaceAll(line, "-", `\-`)

@@ -31,7 +31,8 @@ type Debian struct {
 	SHA256 string
 }
 
-// Write returns the document about the programs, whose build says what they are made of, and about an image's packages.
+// Write returns the document about the programs, whose build information lists their modules, and about an image's
+// packages.
 func Write(version string, when time.Time, programs []Program, packages []Debian) ([]byte, error) {
 	all := cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "volplane", Name: "volplane", Version: version}
 	root := cdx.Dependency{Ref: all.BOMRef, Dependencies: &[]string{}}

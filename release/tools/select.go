@@ -72,7 +72,7 @@ func (s *selection) program(name string) error {
 	return s.elf(at, to)
 }
 
-// elf takes a program or library and what it loads.
+// elf adds a program or library and everything that it loads.
 func (s *selection) elf(at, to string) error {
 	if !s.take(to) {
 		return nil

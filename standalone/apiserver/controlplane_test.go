@@ -121,7 +121,7 @@ func hasKeys(t *testing.T, dir string, status int, said []byte) {
 	}
 }
 
-// TestWhoInvitesControlPlanes: only who may do everything, by a name that is free, and not for long.
+// TestWhoInvitesControlPlanes: only a user with all rights can, for an unused name, and for a limited time.
 func TestWhoInvitesControlPlanes(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	s := start(t, outside(t, shortDir(t), m.Options))
@@ -217,8 +217,8 @@ func TestForgedInvitation(t *testing.T) {
 	want("as it was", 200, "")(a.fetch(a.token, a.key))
 }
 
-// TestControlPlaneOverOwnStore: a control plane whose objects are in its own etcd invites no other one, and gives no
-// keys away if its objects were moved back after an invitation.
+// TestControlPlaneOverOwnStore: a control plane whose objects are in its own etcd invites no other one, and hands out
+// no keys if its objects were moved back after an invitation.
 func TestControlPlaneOverOwnStore(t *testing.T) {
 	t.Parallel()
 	s, want := standalonetest.Start(t), wantAnswer(t)

@@ -27,8 +27,8 @@ const (
 // place returns a path in the data directory.
 func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, name) }
 
-// examine checks the data directory before anything in it is created or changed: an empty
-// control plane would unmount all volumes that it does not know.
+// examine checks the data directory before anything in it is created or changed: an empty control plane would cause all
+// unknown volumes to be unmounted.
 func (s *Server) examine(ctx context.Context, o Options) (found etcd.State, err error) {
 	if !o.External.IsZero() {
 		return found, nil // connect examines the store
@@ -81,7 +81,7 @@ func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) err
 	return nil
 }
 
-// settle backs up what another version has left, and restores a store that lacks something.
+// settle backs up the data of another version, and restores a store that lacks something.
 func (s *Server) settle(ctx context.Context, o Options, found etcd.State) error {
 	if !o.External.IsZero() {
 		return nil // connect reports it, once it knows the store
@@ -104,7 +104,7 @@ func (s *Server) upgrade(ctx context.Context, o Options, objects bool) error {
 		}
 		err := backup.KeepStopped(ctx, backup.Options{DataDir: s.dir.Path, Version: o.Version, Reason: backup.Upgrade}, file)
 		if errors.Is(err, external.ErrBound) {
-			// Such a backup cannot be made at all, so a start that insists on it would never succeed.
+			// Such a backup cannot be made at all, so a start that required it would never succeed.
 			if o.Log != nil {
 				o.Log.Warn("another version has used the data directory, and its objects cannot be backed up", "err", err)
 			}

@@ -297,8 +297,7 @@ func (m *hostModel) current(path, name string, o object) {
 	}
 }
 
-// exchange removes a field, gives it the value that another object has there or that is known from anywhere, or adds
-// one to its object.
+// exchange removes a field, replaces its value by that of another object or any known value, or adds one to its object.
 func (m *hostModel) exchange(o, other object) {
 	type place struct {
 		in  object

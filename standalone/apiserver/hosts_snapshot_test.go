@@ -131,7 +131,7 @@ func TestAHostPlacesSnapshots(t *testing.T) {
 	}
 }
 
-// TestAHostKeepsSnapshots: a host keeps a snapshot of its own while it makes a volume from it, and changes no other
+// TestAHostKeepsSnapshots: a host keeps a snapshot of its own while it creates a volume from it, and changes no other
 // field of it.
 func TestAHostKeepsSnapshots(t *testing.T) {
 	t.Parallel()

@@ -79,7 +79,7 @@ func (a *applicant) invited(token string) *rest.Config {
 	return c
 }
 
-// ask asks for a certificate as a user, for a key.
+// ask requests a certificate as a user, for a key.
 func (a *applicant) ask(by *rest.Config, user string, key any) (int, []byte) {
 	a.t.Helper()
 	return a.askAt(identity.PathCertificate, by, user, key)
@@ -217,8 +217,8 @@ func TestNodeJoins(t *testing.T) {
 	}
 }
 
-// TestInvitationExpires: an invitation is kept without its secret, counts until
-// it expires, and is gone after the next one.
+// TestInvitationExpires: an invitation is stored without its secret, is valid until it expires, and is removed with the
+// next one.
 func TestInvitationExpires(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)

@@ -55,7 +55,7 @@ type Options struct {
 	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at
 	// every start.
 	RBAC []runtime.Object
-	// Step is called with what the start does next, for people; it may be nil.
+	// Step is called with the next step of the start, for users; it may be nil.
 	Step func(what string)
 	// Version is the version of this program. A data directory of another version is
 	// backed up before it is changed. An empty version disables this, for tests only.
@@ -76,7 +76,7 @@ type Options struct {
 	FeatureGates map[string]bool
 	// Metrics are served at /metrics beside those of the API server itself; nil means none.
 	Metrics prometheus.Gatherer
-	// Paths are more paths with what serves them, to those who have a right to the path.
+	// Paths are additional paths with their handlers, for users with a right to the path.
 	Paths map[string]http.Handler
 	// NoBackups means that no backups are made automatically, which is reported instead of the age of the newest.
 	NoBackups bool

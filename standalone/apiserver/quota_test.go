@@ -83,8 +83,8 @@ const (
 	allClaims   = "count/persistentvolumeclaims"
 )
 
-// TestQuotasOfStorage: what all claims of a namespace ask for, their number, and
-// the same for each class are limited; deletions give room back.
+// TestQuotasOfStorage: the requests of all claims of a namespace, their number, and the same for each class are
+// limited; deletions give room back.
 func TestQuotasOfStorage(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -146,7 +146,7 @@ func refused(t *testing.T, admin kubernetes.Interface, c *corev1.PersistentVolum
 	return last
 }
 
-// TestQuotasHoldForGrowth: what a claim asks for later is counted, too.
+// TestQuotasHoldForGrowth: later requests of a claim are counted, too.
 func TestQuotasHoldForGrowth(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)

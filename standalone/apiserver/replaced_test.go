@@ -77,7 +77,7 @@ func TestReplacedStore(t *testing.T) {
 	}
 }
 
-// check starts a server after the change, accepts it, and returns a resource version that it has given out; seen is the
+// check starts a server after the change, accepts it, and returns a resource version that it has issued; seen is the
 // last one before.
 func (c replacement) check(t *testing.T, dir string, seen int64) int64 {
 	t.Helper()

@@ -320,7 +320,7 @@ func start(t *testing.T, o apiserver.Options) *apiserver.Server {
 	return s
 }
 
-// shortDir makes a directory whose sockets' names fit into 107 bytes.
+// shortDir makes a directory in which the paths of sockets fit into 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "api-")

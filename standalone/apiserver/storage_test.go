@@ -15,8 +15,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestCapacitiesAreServed: drivers' figures can be kept, change, and stay those
-// of the class and the nodes that they were made for.
+// TestCapacitiesAreServed: CSIStorageCapacities can be created and updated, but not moved to another class or topology.
 func TestCapacitiesAreServed(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)

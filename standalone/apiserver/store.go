@@ -60,7 +60,7 @@ func (e embedded) plan() room.Plan {
 
 func (e embedded) report() room.Report { return room.ReportOf(e.Room()) }
 
-// outside is an etcd that others run. What it does not answer is refused, and tried again.
+// outside is an etcd that others run. Calls that it does not answer are refused, and tried again.
 type outside struct{ *external.Store }
 
 func (o outside) prefix() string           { return o.Options().Prefix }
@@ -97,7 +97,7 @@ func (s *Server) openStore(ctx context.Context, o Options) error {
 	return nil
 }
 
-// where returns the store of a data directory: what was given, or that of the last start. Objects stay where they are
+// where returns the store of a data directory: the given one, or that of the last start. Objects stay where they are
 // until they are moved.
 func (s *Server) where(given external.Options) (external.Options, error) {
 	last, err := external.Recorded(s.dir.Path)

@@ -74,9 +74,8 @@ func has(t *testing.T, c kubernetes.Interface, namespace, name string) bool {
 	return err == nil
 }
 
-// TestSaveAndRestore: a backup of a running control plane, and one of a stopped
-// one, make an empty, a used and a damaged directory what it was; who had seen
-// later objects is not deceived, and the API says that it was restored.
+// TestSaveAndRestore: a backup of a running control plane, and one of a stopped one, restore an empty, a used and a
+// damaged directory; clients that had seen later objects are not misled, and the API shows that it was restored.
 func TestSaveAndRestore(t *testing.T) {
 	dir, files := short(t), t.TempDir()
 	c, stop := start(t, dir)

@@ -77,7 +77,7 @@ func saveExternal(ctx context.Context, o Options, at external.Options, file stri
 // keysOf returns those of an etcd of a control plane's own.
 func keysOf(c *clientv3.Client) external.Keys { return external.Keys{Client: c, Prefix: objects} }
 
-// fill copies the objects of the etcd in a directory below the prefix of a store that others run; see external.Fill.
+// fill copies the objects of the etcd in a directory to a prefix of a store that others run; see external.Fill.
 func fill(ctx context.Context, home, pki string, to external.Options) (sum external.Sum, err error) {
 	ca, err := authority(pki)
 	if err != nil {

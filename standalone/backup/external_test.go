@@ -54,8 +54,8 @@ func isWhole(t *testing.T, dir string, names ...string) (c kubernetes.Interface,
 	return c, stop
 }
 
-// TestExternal: backups of a store that others run have what is below the prefix, and are restored to an empty prefix
-// or to an etcd of the control plane's own.
+// TestExternal: backups of a store that others run contain the keys below the prefix, and are restored to an empty
+// prefix or to an etcd of the control plane's own.
 func TestExternal(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir, file := short(t), filepath.Join(t.TempDir(), "backup")
@@ -100,8 +100,8 @@ func isDescribed(t *testing.T, dir string) {
 	}
 }
 
-// TestMove: objects move from an etcd of the control plane's own to one that others run, and back, and nothing is taken
-// for a restored backup.
+// TestMove: objects move from an etcd of the control plane's own to one that others run, and back, and nothing is
+// treated as a restored backup.
 func TestMove(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir := short(t)

@@ -46,7 +46,7 @@ var (
 type Manifest struct {
 	Format int       `json:"format"`
 	Made   time.Time `json:"made"`
-	// Version is the version of the program that made it, Reason why it was made.
+	// Version is the version of the program that made it, and Reason why it was made.
 	Version string `json:"version"`
 	Reason  string `json:"reason"`
 	// Keys is the number of keys in etcd, Revision the last revision.
@@ -134,8 +134,7 @@ func eachFile(dir *os.Root, top string, visit func(name string, f fs.File) error
 	})
 }
 
-// extract writes what is in an archive below a folder, and returns the manifest
-// when everything is as that says.
+// extract writes the content of an archive below a directory, and returns the manifest if everything matches it.
 func extract(from io.Reader, into *os.Root) (Manifest, error) {
 	z, err := gzip.NewReader(from)
 	if err != nil {

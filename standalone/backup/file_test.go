@@ -79,7 +79,7 @@ func tree(t *testing.T, dir string) []string {
 	return all
 }
 
-// TestDriversAreRestored: a driver that has no file any more gets it back, and one that has keeps it.
+// TestDriversAreRestored: a driver whose file is missing gets it back, and an existing file stays.
 func TestDriversAreRestored(t *testing.T) {
 	_, file := small(t)
 	dir := filepath.Join(t.TempDir(), "d")
@@ -231,8 +231,8 @@ func TestNewerBackup(t *testing.T) {
 	}
 }
 
-// TestRestoreIsKilled between any two steps of the exchange: it is run again,
-// and all that there was before is kept.
+// TestRestoreIsKilled: a restore is killed between any two steps of the exchange and run again, and the earlier content
+// is kept.
 func TestRestoreIsKilled(t *testing.T) {
 	for steps := range 8 {
 		dir, file := small(t)

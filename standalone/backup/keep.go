@@ -26,8 +26,8 @@ func Name(dataDir, reason string, now time.Time) string {
 	return filepath.Join(dataDir, datadir.Backups, now.UTC().Format(layout)+"-"+reason+suffix)
 }
 
-// Keep makes a backup every so often, and removes the oldest when there are
-// more than most, until ctx ends. Only what it has made itself is ever removed.
+// Keep makes a backup every so often, and removes the oldest when there are more than most, until ctx ends. It removes
+// only backups that it has made itself.
 func Keep(ctx context.Context, o Options, every time.Duration, most int, log *slog.Logger) {
 	for pause(ctx, time.Until(due(o.DataDir, every, time.Now()))) {
 		err := keepOne(o, most, func() error {
@@ -59,8 +59,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 // retry is the pause after a backup that failed.
 const retry = 10 * time.Minute
 
-// Upgrade is the reason of a backup that is made before another version changes
-// what it finds; so many of them are kept.
+// Upgrade is the reason of a backup that is made before another version changes the data; this many of them are kept.
 const (
 	Upgrade  = "upgrade"
 	upgrades = 3
@@ -87,8 +86,7 @@ func KeepStopped(ctx context.Context, o Options, file string) error {
 	})
 }
 
-// keepOne makes a backup and removes the oldest that were made for the same
-// reason.
+// keepOne makes a backup and removes the oldest ones with the same reason.
 func keepOne(o Options, most int, save func() error) error {
 	dir := filepath.Join(o.DataDir, datadir.Backups)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -70,8 +70,8 @@ func moveOut(ctx context.Context, o Options, to external.Options, old string) (e
 	return sum, setAside(o.DataDir, old)
 }
 
-// moveIn makes an etcd of what is in a store that others run. It is made of a backup, so that its revisions follow all
-// that clients have seen.
+// moveIn makes an etcd with the objects of a store that others run. It goes through a backup, so its revisions are
+// higher than all that clients have seen.
 func moveIn(
 	ctx context.Context, o Options, from external.Options, old string, now time.Time,
 ) (sum external.Sum, err error) {

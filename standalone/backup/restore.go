@@ -147,8 +147,8 @@ func seen(dir string) int64 {
 	return p.Revision
 }
 
-// prepare makes an etcd of the snapshot, whose revisions follow one that clients have seen, and puts all of it on the
-// disk.
+// prepare makes an etcd from the snapshot, whose revisions are higher than one that clients have seen, and syncs all of
+// it.
 func prepare(work string, seen int64) error {
 	snapshot := filepath.Join(work, snapshotName)
 	if err := etcd.Restore(snapshot, filepath.Join(work, "etcd"), seen); err != nil {

@@ -169,7 +169,7 @@ func (o Options) config(log *zap.Logger) *embed.Config {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{peer}
 	c.InitialCluster = name + "=" + peer.String()
-	// The id of a new store is made of its token, and would otherwise be that of all others.
+	// The id of a new store is derived from its token, and would otherwise be the same for all.
 	c.InitialClusterToken = rand.Text()
 	c.EnableGRPCGateway = false
 	c.TickMs, c.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())

@@ -179,7 +179,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// gulp takes all that is free on the disk of a file, as fast as it can.
+// gulp takes all free space on the disk of a file, as fast as it can.
 func gulp(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)

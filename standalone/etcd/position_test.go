@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// TestLacks: a store lacks something if it is another one or ends earlier, and nothing is known without a record.
+// TestLacks: a store lacks something if it is another one or ends earlier; without a record the answer is no.
 func TestLacks(t *testing.T) {
 	for _, c := range []struct {
 		what            string
@@ -59,8 +59,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestRecordIsNeverAhead: whatever was done to a store, and however it ended, it has all that was recorded of it; what
-// it was before does not.
+// TestRecordIsNeverAhead: whatever was done to a store, and however it ended, it has everything that its record says;
+// its earlier state does not.
 func TestRecordIsNeverAhead(t *testing.T) {
 	t.Parallel()
 	parent := newDir(t)
@@ -125,7 +125,7 @@ func TestRecordIsNeverAhead(t *testing.T) {
 	another(t, filepath.Join(parent, "o"), record)
 }
 
-// another checks that another store with more revisions lacks what was recorded.
+// another checks that another store, with more revisions, lacks what was recorded.
 func another(t *testing.T, dir, record string) {
 	t.Helper()
 	s, err := etcd.Start(t.Context(), etcd.Options{Dir: dir, NoSync: true})

@@ -43,7 +43,7 @@ type identity struct {
 	Format int `json:"format"`
 	// CA is the hash of the certificate of the control plane's authority.
 	CA string `json:"ca"`
-	// Filling says that a copy has begun whose keys are not all there.
+	// Filling means that a copy has begun and is incomplete.
 	Filling bool `json:"filling,omitempty"`
 }
 

@@ -87,12 +87,12 @@ type state struct {
 	begun    bool
 	// replaced says why the store is not the one that responded before; "" if it is.
 	replaced string
-	// answered are the addresses that have, agreeing those of them that have answered what only a quorum can; away says by
-	// address why the others have not answered.
+	// answered are the addresses that responded, agreeing those of them that answered a call which needs a quorum; away
+	// says, by address, why the others did not respond.
 	answered []string
 	agreeing []string
 	away     []string
-	// looked is when the members were asked, agreed when one last answered what only a quorum can.
+	// looked is when the members were queried, agreed when one last answered a call which needs a quorum.
 	looked, agreed time.Time
 }
 
@@ -101,7 +101,7 @@ func (s state) String() string {
 	return strings.Join(append([]string{s.Answers()}, s.away...), "; ")
 }
 
-// ask asks all members how they are.
+// ask queries the status of all members.
 func (s *Store) ask(ctx context.Context) []answer {
 	answers := make([]answer, len(s.members))
 	var asked sync.WaitGroup
@@ -191,7 +191,7 @@ func (s state) foreign() string {
 	return ""
 }
 
-// lost says what a quorum does not have any more that it had before it was asked; "" for nothing.
+// lost says what a quorum lacks now that it had before; "" means nothing.
 func (s state) lost(answers []answer) string {
 	for _, a := range answers {
 		switch {
@@ -260,8 +260,8 @@ func (s *Store) use(servers []string) {
 	}
 }
 
-// giveUp ends the use of a store that is not the one it was, before anything that it does not know is taken for
-// deleted. What was recorded stays, so that the next start compares.
+// giveUp ends the use of a store that is not the one it was, before any object that it lacks counts as deleted. The
+// record stays, so the next start compares again.
 func (s *Store) giveUp(now state) {
 	err := fmt.Errorf("%w: %s; the next start compares it with what was recorded", ErrReplaced, now.replaced)
 	s.quorum.set(&volume.Because{Message: err.Error()})

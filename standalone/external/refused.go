@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// refused asks the servers for their version, which shows what a client of etcd hides: a certificate that one side does
-// not accept, and for which waiting is useless. It returns nil if there is another reason not to answer.
+// refused asks the servers for their version, which shows what a client of etcd hides: a certificate that one side
+// rejects, for which waiting is useless. It returns nil if there is another reason.
 func (o Options) refused(ctx context.Context) error {
 	config, err := o.tls(time.Now())
 	if err != nil || config == nil {

@@ -134,7 +134,7 @@ func TestWaits(t *testing.T) {
 	s.Stop()
 }
 
-// TestIdentity: whose the keys are is known before anything is written.
+// TestIdentity: the owner of the keys is known before anything is written.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)
@@ -297,7 +297,7 @@ func refuses(t *testing.T, s *external.Store) {
 	}
 }
 
-// TestStoreIsReplaced: a store in whose place an empty one was put is given up before anything is read from it.
+// TestStoreIsReplaced: a store that was replaced by an empty one is given up before anything is read from it.
 func TestStoreIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)

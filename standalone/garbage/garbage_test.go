@@ -51,7 +51,7 @@ func TestNodeTakesItsCSINode(t *testing.T) {
 	})
 }
 
-// TestCascade: what kubectl delete --cascade does with what belongs to the deleted.
+// TestCascade: kubectl delete --cascade and the dependents of the deleted object.
 func TestCascade(t *testing.T) {
 	c, ctx := collecting(t), t.Context()
 	for policy, want := range map[metav1.DeletionPropagation]struct {

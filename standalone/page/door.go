@@ -50,7 +50,7 @@ func (p *passes) add(secret string, most int, ends time.Time) {
 	*p = append(*p, pass{sha256.Sum256([]byte(secret)), ends})
 }
 
-// find returns the place of a secret that is known and has not ended, or -1.
+// find returns the index of a secret that is known and has not expired, or -1.
 func (p *passes) find(secret string, now time.Time) int {
 	hash := sha256.Sum256([]byte(secret))
 	return slices.IndexFunc(*p, func(p pass) bool { return p.hash == hash && now.Before(p.ends) })

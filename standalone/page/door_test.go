@@ -92,7 +92,7 @@ func TestPassesEnd(t *testing.T) {
 	}
 }
 
-// TestOthersAreRefused: other methods, other names of this host, and what other sites make a browser ask for.
+// TestOthersAreRefused: other methods, other names of this host, and requests that other sites cause.
 func TestOthersAreRefused(t *testing.T) {
 	p, client, root := serve(t, planeOf(gathertest.Town()))
 	host := strings.Split(root, "/")[2]

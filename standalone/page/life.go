@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// mostRelated bounds the objects whose times make a life, mostMoments what is shown of it, the newest.
+	// mostRelated limits the objects whose times make a history, and mostMoments the entries shown, the newest.
 	mostRelated, mostMoments = 8, 200
 	// mostEvents bounds the events that are read of one object.
 	mostEvents = 100
@@ -144,7 +144,7 @@ func momentOf(at time.Time, o object, what, by string) moment {
 	return moment{at: at, At: chain.Moment(at), Subject: clean(o.subject()), What: clean(what), By: clean(by)}
 }
 
-// metaMoments returns when an object was made, last changed by each program, and asked to be deleted.
+// metaMoments returns when an object was created, last changed by each program, and marked for deletion.
 func metaMoments(o object, is metav1.Object) []moment {
 	out := []moment{momentOf(is.GetCreationTimestamp().Time, o, "created", "the object")}
 	for _, f := range is.GetManagedFields() {

@@ -91,7 +91,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestLists: a list is cut into pages, which lead to each other with what was asked for.
+// TestLists: a list is divided into pages, whose links keep the parameters.
 func TestLists(t *testing.T) {
 	all := make([]int, 2*rows+1)
 	for page, want := range map[int]string{

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/gather"
 )
 
-// The bounds of what a list may be asked for.
+// These are the limits of a list's parameters.
 const maxFind, maxPage = 80, 1 << 20
 
 // queryOf reads the parameters of a list. Invalid ones are ignored.

@@ -156,7 +156,7 @@ func (l *live) look(ctx context.Context) (*sight, error) {
 	}
 }
 
-// renew looks again, unless another caller has done so since a sight was kept.
+// renew reads the control plane again, unless another caller has done so since a sight was kept.
 func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
 	l.one.Lock()
 	defer l.one.Unlock()
@@ -228,8 +228,8 @@ func (l *live) follow(ctx context.Context, fresh <-chan struct{}) {
 	}
 }
 
-// render looks again and renders all topics. It says whether to do so again although nothing changes: because of an
-// error, because not all could be read, or because what is seen changes by time alone.
+// render reads the control plane again and renders all topics. It says whether to do so again although nothing changes:
+// because of an error, because a part could not be read, or because what is shown changes with time alone.
 func (l *live) render(ctx context.Context) (s *sight, again bool, err error) {
 	l.one.Lock()
 	s, err = l.see(ctx)

@@ -145,8 +145,8 @@ func TestOneLookForAllTabs(t *testing.T) {
 	}
 }
 
-// TestATabThatHasThePage is sent nothing before it changes, also when something else does, such as a warning; and tabs
-// that are closed are forgotten.
+// TestATabThatHasThePage: nothing is sent to a tab before its page changes, even when something else does, such as a
+// warning; and closed tabs are forgotten.
 func TestATabThatHasThePage(t *testing.T) {
 	plane := movingTown()
 	p, client, root := serve(t, plane.Plane)

@@ -45,7 +45,7 @@ func New(address string, log *slog.Logger) *Page {
 	return &Page{address: address, log: log, door: newDoor(time.Now), failed: make(chan error, 1)}
 }
 
-// CheckAddress returns an error for an address at which others than this host's users could ask; "" turns the page off.
+// CheckAddress returns an error for an address that is reachable from other hosts; "" turns the page off.
 func CheckAddress(address string) error {
 	if address == "" {
 		return nil
@@ -75,7 +75,7 @@ func (p *Page) shown() *live {
 	return p.live
 }
 
-// Run lets the page be seen until ctx ends or it cannot listen any more.
+// Run serves the page until ctx ends or it cannot listen any more.
 func (p *Page) Run(ctx context.Context) error {
 	defer p.close()
 	select {
@@ -130,8 +130,8 @@ func (p *Page) listen() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// ServeHTTP invites a browser: it answers who has the right to ask with a program.Invitation. It is not part of the
-// page, but of the API server, which knows who asks.
+// ServeHTTP invites a browser: it answers an authorized user with a program.Invitation. It is not part of the page, but
+// of the API server, which authenticates the user.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method != http.MethodPost {
@@ -192,8 +192,8 @@ func (p *Page) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// enter lets a browser in that has a token. The answer is a page and no redirection: browsers do not send a cookie that
-// is SameSite=Strict after one that begins at another site, such as a mail with the link.
+// enter admits a browser that has a token. The answer is a page and not a redirection: browsers do not send a cookie
+// that is SameSite=Strict after a redirection that begins at another site, such as a mail with the link.
 func (p *Page) enter(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		return // HEAD does not use up the link

@@ -94,7 +94,7 @@ func (s *sight) page(ctx context.Context, p renderer, t target) (rendered, error
 	return r, err
 }
 
-// lively says whether what is seen changes by time alone: the pace of calls.
+// lively says whether what is shown changes with time alone: the pace of calls.
 func (s *sight) lively() bool {
 	for _, pace := range s.pace {
 		if pace > 0 {

@@ -65,7 +65,7 @@ func (o object) path() string {
 
 func (o object) subject() string { return o.kind + "/" + o.name }
 
-// command returns what to type to see the same of the object.
+// command returns the command that shows the same about the object.
 func (o object) command(verb string) string {
 	words := "volplane " + verb + " " + quoted(o.subject())
 	if o.ns != "" {

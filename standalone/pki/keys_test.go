@@ -59,7 +59,8 @@ func private(t *testing.T, dir string, files int) {
 	}
 }
 
-// TestSeal: two instances of one authority seal a text alike, and another authority or another text has another seal.
+// TestSeal: two instances of one authority give a text the same seal, and another authority or another text gives
+// another one.
 func TestSeal(t *testing.T) {
 	dir, seals := t.TempDir(), map[string]bool{}
 	for _, by := range []*pki.Authority{open(t, dir), open(t, dir), open(t, t.TempDir())} {

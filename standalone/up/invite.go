@@ -33,7 +33,7 @@ func Invite(ctx context.Context, dataDir, node, server string, life time.Duratio
 }
 
 // InviteControlPlane returns a kubeconfig with which another host gets the keys of the control plane with the data
-// directory. The objects must be in an etcd that others run; all else is as with Invite.
+// directory. The objects must be in an etcd that others run; everything else is as with Invite.
 func InviteControlPlane(ctx context.Context, dataDir, name, server string, life time.Duration) ([]byte, error) {
 	return invite(ctx, dataDir, server,
 		identity.Invite{Kind: identity.KindControlPlane, Node: name, Seconds: int64(life / time.Second)})
@@ -71,7 +71,7 @@ func invite(ctx context.Context, dataDir, server string, q identity.Invite) ([]b
 // Revoked is what is known of a name that is revoked.
 type Revoked struct {
 	identity.Revoked
-	// Known says that there is a Node of the name: what was issued for one that was deleted is revoked, too.
+	// Known means that a Node of the name exists: credentials issued for a deleted one are revoked, too.
 	Known bool
 }
 

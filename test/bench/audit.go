@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 )
 
-// asked is how often an API server was asked for what by the programs that are measured, as its audit log says:
-// "patch volumeattachments/status", with the code if it refused.
+// asked counts the requests of the measured programs to an API server, according to its audit log: "patch
+// volumeattachments/status", with the code if it was refused.
 type asked struct {
 	requests map[string]float64
 	// renewals are the lease renewals with which the programs exclude each other.

@@ -79,8 +79,8 @@ func (e *engine) measure(ctx context.Context, figures map[string]any, p *plane.P
 	return nil
 }
 
-// driverTime returns how long the calls of the bundled driver took that have begun since a time, and that are made one
-// after the other: those of these methods, or all.
+// driverTime returns the total time of the bundled driver's calls that began after a time and were made one after the
+// other: those of these methods, or all.
 func driverTime(ctx context.Context, p *plane.Plane, since time.Time, methods ...string) (time.Duration, error) {
 	var all time.Duration
 	traced := trace.Client{Socket: trace.Socket(filepath.Join(p.Dir, "node"))}

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// resting is how long programs are left alone until their memory is read: more than volplane waits until it gives
-	// back what it does not need.
+	// resting is how long programs are left alone before their memory is read: longer than volplane waits before it
+	// returns unused memory.
 	resting = 30 * time.Second
 	// leasing is how long the writes of leases are counted.
 	leasing = time.Minute

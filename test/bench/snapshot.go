@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// snapshotter is a peer that takes snapshots, and how much it is asked to do.
+// snapshotter is a peer that takes snapshots, with the number of snapshots.
 type snapshotter struct {
 	name              string
 	snapshots, rounds int

@@ -213,7 +213,7 @@ func clusterRules(file []byte) []byte {
 }
 
 // schemaOf returns the JSON schema for values like the default ones: each has the type of its default, and no others
-// are allowed. What a default does not show is in restrictions.
+// are allowed. Restrictions that a default does not show are in restrictions.
 func schemaOf(values []byte) ([]byte, error) {
 	var defaults map[string]any
 	if err := yaml.Unmarshal(values, &defaults); err != nil {
@@ -232,7 +232,7 @@ func schemaOf(values []byte) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// schemaAt returns the schema of a value at a path, and takes its restriction out of the known ones.
+// schemaAt returns the schema of a value at a path, and removes its restriction from the known ones.
 func schemaAt(at string, v any, known map[string]map[string]any) map[string]any {
 	if r, is := known[at]; is {
 		delete(known, at)

@@ -186,7 +186,7 @@ func merge(base, variant []*node, condition string, identity func(*node) string)
 	return out, nil
 }
 
-// join returns what becomes of a part that is in both: itself with what differs in it, or both if it has no parts.
+// join merges a part that is in both: itself with its differences, or both if it has no parts.
 func (n *node) join(variant *node, condition string) ([]*node, error) {
 	if len(n.fields)+len(n.elements) > 0 || n.text() == variant.text() {
 		return []*node{n}, n.overlay(variant, condition)

@@ -116,7 +116,8 @@ func copyUp(w *world) {
 	w.docker("volume", "rm", "seeded")
 }
 
-// missingVolume: a volume that is missing is made as ours if the command names the driver, and another is never taken.
+// missingVolume: a missing volume is created as ours if the command names the driver, and an existing one is never
+// replaced.
 func missingVolume(w *world) {
 	args := func(name string) []string {
 		return []string{

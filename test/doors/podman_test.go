@@ -34,7 +34,7 @@ func (w *world) podmanRun(args ...string) (string, error) {
 	return w.tryPodman(append([]string{"run", "--network", "none", "--security-opt", "seccomp=unconfined"}, args...)...)
 }
 
-// configurePodman writes what makes podman run here: without the right to raise limits, and without systemd.
+// configurePodman writes the settings that podman needs here: without the right to raise limits, and without systemd.
 func (w *world) configurePodman() {
 	w.t.Helper()
 	for name, text := range map[string]string{

@@ -236,7 +236,7 @@ func (w *world) holds(file *os.File, program string, args ...string) (end func()
 	}
 }
 
-// onlyUnusedGoes waits until an unused volume is gone, and checks that all others still exist.
+// onlyUnusedGoes waits until an unused volume is removed, and checks that all others still exist.
 func (w *world) onlyUnusedGoes(name string) {
 	w.t.Helper()
 	_ = w.acquire(name, `"createSizeBytes":16777216`).Close()

@@ -177,8 +177,8 @@ func sortedKeys(rows map[string]*foreignRow) []string {
 	return out
 }
 
-// setUpForeign starts a control plane for one script. $HOST is a short directory for everything that the
-// script makes, and all of it must be gone at the end.
+// setUpForeign starts a control plane for one script. $HOST is a short directory for everything that the script makes,
+// which must be empty at the end.
 func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 	host, err := os.MkdirTemp("", "vp-")
 	if err != nil {

@@ -29,10 +29,10 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// playLife is the command `life DRIVER` of scripts: everything that happens to a volume of the driver, which
-// the script has added. It ends with the driver's removal. Objects of the volume are in the script's files: a claim
-// named data in claim.yaml, which may come with its PersistentVolume, or what a Pod has instead of a claim in
-// volume.yaml. Without either it is a claim of the class `foreign`.
+// playLife is the command `life DRIVER` of scripts: everything that happens to a volume of the driver, which the script
+// has added. It ends with the driver's removal. Objects of the volume are in the script's files: a claim named data in
+// claim.yaml, which may include its PersistentVolume, or a Pod's volume without a claim in volume.yaml. Without either,
+// the claim has the class `foreign`.
 func playLife(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value((*foreignStage)(nil)).(*foreignStage)
 	l := &foreignLife{foreignStage: s, ts: ts}

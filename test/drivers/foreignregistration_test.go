@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// registration is the life of a driver whose storage this host does not have: it registers and is called to create a
-// volume, `why` reports its answer, and everything is removed again.
+// registration is the life of a driver whose storage this host does not have: it registers, receives a CreateVolume
+// call, `why` reports its answer, and everything is removed again.
 func (l *foreignLife) registration() []foreignStep {
 	return []foreignStep{
 		{"added", l.added},

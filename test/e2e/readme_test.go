@@ -81,8 +81,8 @@ func nothingLeft(t *testing.T, p *plane.Plane) {
 }
 
 // TestUninstallCommands types the commands of docs/day-two.md that remove volumes with everything in them, in a control
-// plane with a mounted volume, one that is made of its snapshot, and the snapshot: nothing is left. The command that
-// shows what is mounted shows it before, and nothing after.
+// plane with a mounted volume, one that is restored from its snapshot, and the snapshot: nothing is left. The command
+// that lists mounts lists them before, and nothing after.
 func TestUninstallCommands(t *testing.T) {
 	t.Parallel()
 	blocks := commandsOf(t, "docs/day-two.md", "Uninstall")

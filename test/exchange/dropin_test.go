@@ -91,7 +91,7 @@ func optional(r cluster.Request) bool {
 	return r.ObjectRef.Resource == "events"
 }
 
-// mayReadSecrets gives an account the right that a vendor adds whose driver needs Secrets.
+// mayReadSecrets gives an account the right that a vendor adds if its driver needs Secrets.
 func mayReadSecrets(i *cluster.Installation, account, space string) {
 	i.T.Helper()
 	name := metav1.ObjectMeta{Name: "secrets-" + account}

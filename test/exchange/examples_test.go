@@ -14,8 +14,8 @@ import (
 )
 
 // hostpathInContainers plays csi-driver-host-path: its program $DRIVER, its manifest $MANIFEST with the rights of its
-// sidecars, and what users are shown in $EXAMPLES. Only names of images are changed, as nothing is pulled. A volume
-// that upstream's sidecars have made is used with volplane's, which play all examples, and the other way round.
+// sidecars, and its examples for users $EXAMPLES. Only names of images are changed, as nothing is pulled. A volume that
+// upstream's sidecars have created is used with volplane's, which play all examples, and vice versa.
 func hostpathInContainers(t *testing.T) {
 	// Each of two snapshot-controllers must be ready for 35 s before the other one is exchanged.
 	h := startContainers(t, "csi-hostpathplugin", 3*cluster.MountLimit)

@@ -238,7 +238,7 @@ func TestLeaderHasAnotherClock(t *testing.T) {
 	}
 }
 
-// renewControllerLease renews the lease as another leader whose clock is off by this much.
+// renewControllerLease renews the lease as another leader with this clock offset.
 func (w *world) renewControllerLease(off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases("default")

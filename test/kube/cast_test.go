@@ -79,7 +79,7 @@ func (c *mixedCluster) play(t *testing.T, provisioner func() (stop func())) {
 	for _, s := range []struct {
 		name string
 		play func(*scene)
-		// made and deleted are how often the driver is asked; -1 is any number.
+		// made and deleted are the numbers of creations and deletions at the driver; -1 means any number.
 		made, deleted int
 	}{
 		{"immediate", immediate, 1, 1},

@@ -22,10 +22,9 @@ import (
 // shared is the namespace that two drivers share.
 const shared = "storage"
 
-// TestEachProvisionerItsLog: the provisioners of two drivers, in one namespace
-// even, never meet when they write their intents, and read each log once; killed
-// while their drivers work, each takes up its own and touches nothing of the
-// other's.
+// TestEachProvisionerItsLog: the provisioners of two drivers, even in one namespace, never conflict when they write
+// their intents, and read each log once; after a kill while their drivers work, each resumes its own intents and
+// touches none of the other's.
 func TestEachProvisionerItsLog(t *testing.T) {
 	t.Parallel()
 	c, log := cluster.AuditedCluster(t)
@@ -45,7 +44,7 @@ func TestEachProvisionerItsLog(t *testing.T) {
 	for _, m := range both {
 		m.bound(0, 20)
 	}
-	// They end in the middle of what they have begun.
+	// They end in the middle of their work.
 	for _, m := range both {
 		m.driver.OnCall("CreateVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
 		m.claims(20, 26)

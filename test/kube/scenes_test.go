@@ -50,8 +50,8 @@ func late(s *scene) {
 		s.t.Errorf("the pod is in zone %s, the selected node is %q", where, got)
 	}
 	s.deleteClaim("c")
-	// The volume's second claim comes after the first one's deletion was observed, so a
-	// claim that is released too early is gone by then.
+	// The volume's second claim is created after the first one's deletion was observed, so a claim that is released too
+	// early is gone by then.
 	s.makeClaim(upstream.ClaimOf("other", s.name))
 	s.pod("other", claimSource("other"), map[string]string{upstream.Zone: where})
 	s.placed("other")

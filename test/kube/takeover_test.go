@@ -132,7 +132,7 @@ func TestManifestsBesideAVendors(t *testing.T) {
 	}
 }
 
-// TestManifestsTakeOverTheirOwn: what earlier manifests have set of a CSIDriver stays when later ones do not name it,
+// TestManifestsTakeOverTheirOwn: fields of a CSIDriver that earlier manifests have set stay when later ones omit them,
 // and a change that Kubernetes would refuse is refused before anything is printed.
 func TestManifestsTakeOverTheirOwn(t *testing.T) {
 	t.Parallel()

@@ -198,7 +198,7 @@ func (w *whyCluster) wish(name, class string) {
 	w.must(err)
 }
 
-// pod makes a Pod of a node, or of a scheduler that may only take one.
+// pod creates a Pod for a node, or for a scheduler that may only choose that one.
 func (w *whyCluster) pod(name, claim, node string, placed bool) {
 	w.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
@@ -301,7 +301,7 @@ func (w *whyCluster) lastCall() {
 	w.tells(w.reader, 0, "pod/p2", "is healthy")
 }
 
-// finalizers: what keeps an object, and whose that is (W-3).
+// finalizers: what keeps an object, and which program has to remove it (W-3).
 func (w *whyCluster) finalizers() {
 	keep := []byte(`{"metadata":{"finalizers":["example.com/keep","external-attacher/test-csi-example-com"]}}`)
 	a := w.attachment("c2")
@@ -380,8 +380,7 @@ func (w *whyCluster) anotherNode() {
 	w.tells(w.reader, 0, "pod/p5", "is healthy")
 }
 
-// limits: whether a node takes a Pod with its volumes, by the scheduler's words and
-// what CSINodes say (W-6).
+// limits: whether a node accepts a Pod with its volumes, according to the scheduler's message and CSINodes (W-6).
 func (w *whyCluster) limits() {
 	w.claim("c6")
 	w.claim("c7")

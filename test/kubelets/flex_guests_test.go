@@ -28,8 +28,7 @@ type flexPodCase struct {
 	inline bool
 	// far says that its node is only an object.
 	far bool
-	// keeps says that the data of the sides is the same, made that there is some
-	// before.
+	// keeps means that the sides share their data, and made that data existed before.
 	keeps, made bool
 	// secret means that the driver receives one, and group that the Pod has an fsGroup.
 	secret, group bool

@@ -147,7 +147,7 @@ func (j *flexJudge) serve() {
 	})
 }
 
-// createObjects makes what all Pods need, and a node that is not reached.
+// createObjects creates what all Pods need, and a node that cannot be reached.
 func (j *flexJudge) createObjects() {
 	j.t.Helper()
 	core, storage := j.Client.CoreV1(), j.Client.StorageV1()

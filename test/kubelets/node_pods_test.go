@@ -9,9 +9,9 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// The drivers of the Pods: plain and grouping have no CSIDriver, and grouping gives files
-// to groups itself; informed gets the information about Pods and their groups; and loose
-// needs no attach, leaves groups alone and has tokens among its secrets.
+// These are the drivers of the Pods: plain and grouping have no CSIDriver, and grouping applies the fsGroup itself;
+// informed receives the information about Pods and their groups; and loose needs no attach, ignores fsGroup and has
+// tokens among its secrets.
 const (
 	plain    = "plain.csi.example.com"
 	informed = "informed.csi.example.com"
@@ -113,7 +113,7 @@ func (g guest) volumeName() string {
 	return g.name
 }
 
-// podOn returns the guest's Pod for a node, whose name is in all others.
+// podOn returns the guest's Pod for a node, whose name is part of all other names.
 func (g guest) podOn(node string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: g.name + "-" + node}, Spec: corev1.PodSpec{
 		NodeName: node, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),

@@ -45,7 +45,7 @@ func TestDriverInTwoProcesses(t *testing.T) {
 	var cancel context.CancelFunc
 	h.ctx, cancel = context.WithTimeout(t.Context(), cluster.MountLimit)
 	defer cancel()
-	// A kubelet does not see what registers there.
+	// A kubelet does not see drivers that register there.
 	elsewhere := filepath.Join(filepath.Dir(root), "whole")
 	bundled(t, "n1", elsewhere)
 	whole := filepath.Join(elsewhere, "plugins", volume.LocalDriver, "csi.sock")
@@ -113,7 +113,7 @@ func serveHalf(t *testing.T, service, driver, socket string) string {
 		if !ok || strings.HasPrefix(method, service) {
 			return status.Errorf(codes.Unimplemented, "unknown service %s", service)
 		}
-		// An empty message keeps the fields that it does not know.
+		// An empty message keeps unknown fields.
 		request, answer := &emptypb.Empty{}, &emptypb.Empty{}
 		if err := s.RecvMsg(request); err != nil {
 			return err

@@ -117,8 +117,7 @@ func (c *changed) text() []byte {
 	return []byte(out.String())
 }
 
-// refuse takes changes out whose text is on a line that does not build, and says
-// whether there were any.
+// refuse drops changes whose text is on a line that does not build, and says whether there were any.
 func (c *changed) refuse(line int) bool {
 	var on []*mutant
 	for _, m := range c.mutants {
@@ -126,7 +125,7 @@ func (c *changed) refuse(line int) bool {
 			on = append(on, m)
 		}
 	}
-	// Most often it is the type of a result whose name means something else here.
+	// The most frequent cause is the type of a result whose name means something else here.
 	if i := slices.IndexFunc(on, func(m *mutant) bool { return strings.HasPrefix(m.change, "returned") }); i >= 0 {
 		on = on[i : i+1]
 	}

@@ -79,7 +79,7 @@ func TestLive(t *testing.T) {
 	other.Go(rootOf(link), body+".includes('volplane page')")
 }
 
-// TestWithoutScripts: everything is available in a browser that runs no scripts, and a reload shows what is new.
+// TestWithoutScripts: everything is available in a browser without scripts, and a reload shows changes.
 func TestWithoutScripts(t *testing.T) {
 	s, link := play(t, town()...)
 	tab := browser.Start(t).Open(t)
@@ -132,8 +132,8 @@ type node struct {
 	Name    struct{ Value string }
 }
 
-// TestScreenReader: what a screen reader is given has landmarks, headings, tables with headers, a list for the chain,
-// and a place for news, and everything that can be operated has a name.
+// TestScreenReader: a screen reader gets landmarks, headings, tables with headers, a list for the chain, and a place
+// for news, and every control has a name.
 func TestScreenReader(t *testing.T) {
 	_, link := play(t, town()...)
 	tab := browser.Start(t).Open(t)

@@ -69,8 +69,8 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// cut has whatever a host sends to another one be lost, without any error, as on a broken way: its frames go to an
-// address that no host has. What the other one sends still comes.
+// cut drops everything that a host sends to another one, without any error, as on a broken path: its frames go to an
+// address that no host has. The other direction still works.
 func (w *world) cut(from, to string) {
 	w.t.Helper()
 	ip(w.t, "-n", bridge+from, "neigh", "replace", addressOf(to), "lladdr", nowhere, "dev", "eth0", "nud", "permanent")
@@ -142,7 +142,7 @@ func (w *world) ofMember(a string) []disturbance {
 	return []disturbance{
 		{"the etcd of " + a + " is killed, and away", 0, 8 * time.Second, m.Kill, m.Start},
 		{"the etcd of " + a + " is suspended", 2 * time.Second, 12 * time.Second, m.Freeze, m.Thaw},
-		// That is what a member is to the others whose disk is slow: it answers, and not soon.
+		// To the others, it looks like a member with a slow disk: it responds, but late.
 		{
 			"the disk of the etcd of " + a + " is slow", 5 * time.Second, 10 * time.Second,
 			func() { pulses.Go(func() { pulse(slow, m) }) }, func() { quick(); pulses.Wait() },

@@ -35,16 +35,16 @@ const (
 	perRound = 2
 	// askLimit is how long a life waits for an API server before it asks the next one.
 	askLimit = 5 * time.Second
-	// anyPlane is the client that asks another API server when one does not answer.
+	// anyPlane is the client that asks another API server when one does not respond.
 	anyPlane = "any"
 )
 
 // TestLives: three hosts with a control plane and a member of the etcd each. Control planes are killed, suspended and
 // started with other clocks, members die, stall and are slow, and hosts do not reach each other, while claims are made,
 // mounted, written, grown, snapshotted and deleted on all of them by any API server. The storage is each host's own, or
-// an array that all of them reach. Whenever all is calm the API, the drivers, the mounts and the pools agree: there is
-// what stays mounted, and nothing else. What stays mounted can be written at any time, and is the same mount. The array
-// is called by one host at a time, which holds the lease, and no volume is published to two.
+// an array that all of them reach. Whenever all is calm, the API, the drivers, the mounts and the pools agree: only the
+// permanent volumes exist. These can be written at any time, and keep their mounts. Only one host at a time calls the
+// array, the holder of the lease, and no volume is published to two.
 func TestLives(t *testing.T) {
 	t.Parallel()
 	seed, want := seeds.First(t), seeds.Count(t, fewLives)
@@ -85,7 +85,7 @@ func TestLives(t *testing.T) {
 		h.played.Load(), seed, h.held.Load(), h.unread.Load())
 }
 
-// end deletes what stayed mounted, and reports what went wrong at the array during the test.
+// end deletes the permanent volumes, and reports what went wrong at the array during the test.
 func (h *livingHosts) end(volumes []string) {
 	h.t.Helper()
 	for _, id := range volumes {
@@ -165,11 +165,11 @@ func (h *livingHosts) called(ctx context.Context, client kubernetes.Interface, h
 }
 
 // mustHold reports a call of the array by a host when another one holds the lease for it, and held it before the call
-// came.
+// arrived.
 func (h *livingHosts) mustHold(client kubernetes.Interface, host string, came time.Time) {
 	leases, name := client.CoordinationV1().Leases(volume.NamespaceSystem), volume.ProvisionerLease(array.Driver)
 	l, err := leases.Get(h.t.Context(), name, metav1.GetOptions{})
-	for range h.names[1:] { // the client asks another API server then
+	for range h.names[1:] { // the client then tries another API server
 		if err != nil {
 			l, err = leases.Get(h.t.Context(), name, metav1.GetOptions{})
 		}

@@ -169,7 +169,8 @@ func TestSecondOfOneName(t *testing.T) {
 }
 
 // TestGivenUp: the host of the first control plane never comes back. The other one works for its own node; when a user
-// gives that host up, it also takes over what belongs to no living node, and nothing waits for the lost host any more.
+// gives that host up, it also takes over the volumes that belong to no living node, and nothing waits for the lost host
+// any more.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
@@ -191,8 +192,8 @@ func TestGivenUp(t *testing.T) {
 	w.nothingLeft("n2")
 }
 
-// TestAgentsFindAnother: the agent of a joined host connects to another control plane when that dies by whose
-// invitation it has joined, and after a restart, too. So do the commands of both hosts.
+// TestAgentsFindAnother: the agent of a joined host connects to another control plane when the one that invited it
+// dies, and after a restart, too. So do the commands of both hosts.
 func TestAgentsFindAnother(t *testing.T) {
 	t.Parallel()
 	const network = "10.214.7."

@@ -181,7 +181,7 @@ func (w *world) leader(by string) (string, error) {
 }
 
 // mount creates a claim, and a Pod with it on a node, and waits until it is mounted. by is the control plane whose API
-// is asked.
+// is used.
 func (w *world) mount(by, name, node string) {
 	w.t.Helper()
 	w.use(by, plane.Claim(name, "8Mi"), node)
@@ -261,7 +261,7 @@ func ignoreExists(err error) error {
 	return err
 }
 
-// immediate makes a class whose volumes are made without a Pod, and so for no node.
+// immediate creates a class whose volumes are created without a Pod, and so for no node.
 func (w *world) immediate(by string) {
 	w.t.Helper()
 	_, err := w.clients[by].StorageV1().StorageClasses().Create(w.t.Context(), &storagev1.StorageClass{

@@ -188,8 +188,8 @@ func makesTable(call *ast.CallExpr) bool {
 		slices.Contains([]string{"t.Run", "testscript.Run", "golden.Equal"}, x.Name+"."+f.Sel.Name)
 }
 
-// has says whether a row has the name: it is a word of the test, or a file of its
-// testdata. What is below another subtest has both names.
+// has says whether a row has the name: it is a word of the test, or a file of its testdata. A nested subtest has both
+// names.
 func (s *story) has(folder, sub string) bool {
 	known := func(name string) bool {
 		return s.names[name] || s.table && inTestdata(folder, name)

@@ -220,8 +220,7 @@ func TestWhoCallsDrivers(t *testing.T) {
 	}
 }
 
-// TestNoLibrary: what another module would need for an attacher of its own, go
-// does not let it import (S3-032).
+// TestNoLibrary: Go does not let another module import what it would need for its own attacher (S3-032).
 func TestNoLibrary(t *testing.T) {
 	top, err := filepath.Abs(root)
 	if err != nil {

@@ -314,8 +314,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestCreations: an attachment is made once, and its volume stays reserved until
-// it is known what became of it.
+// TestCreations: an attachment is created once, and its volume stays reserved until the outcome is known.
 func TestCreations(t *testing.T) {
 	m, a := newMemory(attach.MaxUnmount), creationOf("v")
 	m.reserve("d^v", "n1", never)

@@ -99,8 +99,8 @@ func TestForceIsForbidden(t *testing.T) {
 	}, append(bound("a"), node("n1"), pod("p", "n1", "a"))...)
 }
 
-// TestPodOnANodeThatIsGone: what it uses stays attached, for it may still run there,
-// and nothing more is attached; it is detached when the Pod is gone.
+// TestPodOnANodeThatIsGone: the Pod's volumes stay attached, because it may still run there, and no more are attached;
+// they are detached when the Pod is gone.
 func TestPodOnANodeThatIsGone(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.attacher()

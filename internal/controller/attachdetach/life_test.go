@@ -83,8 +83,8 @@ func (w *world) meets(number int, f fate) (killed func() bool) {
 	return func() bool { return dead }
 }
 
-// TestInterrupted: each write is refused once, or done without an answer, or the
-// process ends before or after it. What comes of it is the same.
+// TestInterrupted: each write is refused once, or done without an answer, or the process ends before or after it. The
+// result is the same.
 func TestInterrupted(t *testing.T) {
 	for name, f := range map[string]fate{
 		"refused": {}, "unanswered": {done: true}, "killed before": {killed: true},
@@ -227,8 +227,7 @@ func TestFewPatches(t *testing.T) {
 	}, o...)
 }
 
-// TestLimit: a node gets as many volumes as its driver says, and the next one when
-// one has gone, or the limit.
+// TestLimit: a node gets as many volumes as its driver allows, and the next one after a detach or a higher limit.
 func TestLimit(t *testing.T) {
 	limited := csiNode("n1")
 	limited.Spec.Drivers[1].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}

@@ -101,8 +101,7 @@ func TestComesBackWithIt(t *testing.T) {
 	}
 }
 
-// TestUsedElsewhereAfterAStart: what a node was given before this process began, and
-// before its volume was seen, is remembered as well.
+// TestUsedElsewhereAfterAStart: volumes that were attached to a node before this process began are remembered as well.
 func TestUsedElsewhereAfterAStart(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(bound("a")...)

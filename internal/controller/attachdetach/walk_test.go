@@ -20,12 +20,10 @@ import (
 type walk struct {
 	*world
 	*rand.Rand
-	// mounted is what each node has mounted, as "volume>node", and silent the nodes
-	// whose agents do nothing.
+	// mounted holds the mounts of each node as "volume>node", and silent the nodes whose agents do nothing.
 	mounted, silent map[string]bool
-	// After the last step: attached are the attachments, kept those of them that a
-	// Pod of a living node has mounted, and believed what a living node has mounted
-	// and its Pods, or an attachment since the start, prove.
+	// These are the facts after the last step: attached are the attachments, kept those that a Pod of a living node has
+	// mounted, and believed the mounts of a living node that its Pods, or an attachment since the start, prove.
 	attached, kept, believed map[string]bool
 	// seen are the attachments since the start.
 	seen  map[string]bool

@@ -16,9 +16,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestWholeAttachment: what is made names the volume, the node and the driver;
-// with the attacher in this process, all that its detach needs, too, unless that
-// is a Secret, which the attacher reads first.
+// TestWholeAttachment: a new attachment names the volume, the node and the driver; with the attacher in this process,
+// it also has everything for its detach, except with a Secret, which the attacher reads first.
 func TestWholeAttachment(t *testing.T) {
 	objects := func(secret *corev1.SecretReference) []runtime.Object {
 		o := used("pv", "h", "n1")

@@ -127,7 +127,7 @@ func (w *world) heard(want ...string) {
 	w.Heard(readable, want...)
 }
 
-// writes compares all that the controller has written with what is wanted.
+// writes compares all writes of the controller with those wanted.
 func (w *world) writes(want ...string) {
 	w.Helper()
 	got := []string{}
@@ -139,7 +139,7 @@ func (w *world) writes(want ...string) {
 	}
 }
 
-// readable has names of attachments say what they are made of.
+// readable makes the names of attachments readable in the output.
 func readable(text string) string {
 	var names []string
 	for _, v := range []string{"a", "b"} {

@@ -31,8 +31,8 @@ const (
 
 var errEndless = errors.New("the list of volumes has no end")
 
-// known holds the differences between the lists of drivers and the VolumeAttachments. It is lost at
-// a restart, and the drivers are asked again.
+// known holds the differences between the lists of drivers and the VolumeAttachments. It is lost at a restart, and the
+// drivers are queried again.
 type known struct {
 	mu sync.Mutex
 	// missing holds, of attachments that are marked as attached but are not in their driver's list, what the

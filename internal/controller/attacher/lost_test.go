@@ -36,8 +36,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestLostOf: what is lost is known by its driver and its volume until it is
-// detached.
+// TestLostOf: a lost attachment is found by its driver and its volume until it is detached.
 func TestLostOf(t *testing.T) {
 	var l lost
 	is := func(want map[string][]string) {

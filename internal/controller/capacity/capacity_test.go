@@ -50,8 +50,7 @@ func TestWhatADriverSays(t *testing.T) {
 	b.called(asks("fast", "a"), asks("fast", "b"))
 }
 
-// TestNews: only what changes is written, over what the object was, which may have
-// a sidecar's name.
+// TestNews: only changes are written, to the existing object, which may have the name that a sidecar gave it.
 func TestNews(t *testing.T) {
 	was := object("fast", "a", "5Gi", "2Gi")
 	was.Name, was.Namespace, was.Labels["theirs"] = "csisc-random", "theirs", "x"
@@ -81,8 +80,7 @@ func TestNews(t *testing.T) {
 	b.errs(item("fast", "a"), "update capacity object theirs/csisc-random: the answer is lost")
 }
 
-// TestImmediate: objects for classes whose claims do not wait, too, if that is
-// asked for.
+// TestImmediate: classes with immediate binding have objects, too, if the option is set.
 func TestImmediate(t *testing.T) {
 	early := late("early")
 	early.VolumeBindingMode = nil
@@ -202,7 +200,7 @@ func TestADriverIsAskedOnceAtATime(t *testing.T) {
 	b.called(asks("fast", "a"), asks("fast", "b"))
 }
 
-// TestADriverThatIsAway: nothing is asked, and what a sidecar may keep stays.
+// TestADriverThatIsAway: no calls are made, and objects that a sidecar may maintain stay.
 func TestADriverThatIsAway(t *testing.T) {
 	sidecars := object("gone", "a", "1Gi", "")
 	sidecars.Name = "csisc-random"

@@ -153,8 +153,7 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
-// TestOnlyAClaimThatLosesItsNode has its class asked about, whatever else becomes
-// of a claim.
+// TestOnlyAClaimThatLosesItsNode: of all changes of claims, only the loss of a selected node queues the class.
 func TestOnlyAClaimThatLosesItsNode(t *testing.T) {
 	t.Parallel()
 	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")

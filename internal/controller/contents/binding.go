@@ -19,7 +19,7 @@ type object[T any] interface {
 	DeepCopy() T
 }
 
-// Binding does the steps of the controllers that bind what users have made, S, to contents, C.
+// Binding performs the steps of the controllers that bind user objects, S, to contents, C.
 type Binding[S object[S], C object[C], O any] struct {
 	controller.Env
 	*controller.Controller

@@ -47,7 +47,7 @@ var (
 type Kind[C object[C]] interface {
 	// Class returns the class with a name; nil if it does not exist.
 	Class(name string) *snapshot.Class
-	// Can returns what a driver can: take and delete, list, and look for one.
+	// Can returns the capabilities of a driver: take and delete, list, and look for one.
 	Can(d *csi.Driver) (takes, lists, gets bool)
 	// Others returns the names of other contents that refer to c's driver's snapshot with a handle, or to one of its
 	// members.
@@ -76,8 +76,8 @@ type Loop[C object[C]] struct {
 	known map[types.UID]knowledge
 }
 
-// matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask. It
-// has nothing that this controller writes, which would defeat its back-off.
+// matters are the fields of a content that determine the driver call: a change of one is a reason to call. They include
+// nothing that this controller writes, which would defeat its back-off.
 type matters struct {
 	uid, ref                                           types.UID
 	deleted, deletes                                   bool
@@ -145,7 +145,7 @@ func (l *Loop[C]) EnqueueAll(driver string) {
 	}
 }
 
-// learn changes what is known of a content.
+// learn changes the remembered facts about a content.
 func (l *Loop[C]) learn(uid types.UID, change func(*knowledge)) (before knowledge) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +159,7 @@ func (l *Loop[C]) learn(uid types.UID, change func(*knowledge)) (before knowledg
 	return before
 }
 
-// plan decides about a content by what is known of it now.
+// plan decides about a content from the current facts.
 func (l *Loop[C]) plan(c C) snapshot.PlanFor[C] {
 	f, v := Facts(c), l.Decide.View(c)
 	f.Known, f.Options = l.learn(c.GetUID(), func(*knowledge) {}).Known, l.Options

@@ -128,7 +128,7 @@ func (c *binding) writeMember(ctx context.Context, p groupsnapshot.MemberPlan) (
 	return err
 }
 
-// stepMember takes the finalizer from a member that is being deleted when its group is gone.
+// stepMember removes the finalizer of a member that is being deleted when its group is gone.
 func (c *binding) stepMember(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
 	s, ok := c.snapshots.Get(key.Namespace + "/" + key.Name)
 	if !ok {

@@ -102,7 +102,7 @@ func (s *snapshotter) Take(
 	return groupsnapshot.AfterTake(contents.Facts(c), p, a)
 }
 
-// Find asks a driver about a group that another program has taken.
+// Find queries a driver about a group that another program has taken.
 func (s *snapshotter) Find(
 	ctx context.Context, d *csi.Driver, c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
 	secret map[string]string,

@@ -134,7 +134,7 @@ func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume)
 	return out
 }
 
-// ask asks the driver about one volume.
+// ask queries the driver about one volume.
 func (c *cycle) ask(ctx context.Context, v *corev1.PersistentVolume) said {
 	if c.silent.Load() {
 		return said{}

@@ -116,7 +116,7 @@ func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent b
 	})
 }
 
-// stepClaim takes the finalizer from a claim when no snapshot is being taken of it any more.
+// stepClaim removes a claim's finalizer when no snapshot of it is being taken any more.
 func (c *binding) stepClaim(ctx context.Context, key controller.Key, _ bool) (done bool, err error) {
 	claim, ok := c.claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {

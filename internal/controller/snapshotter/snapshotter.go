@@ -69,7 +69,7 @@ func (s *snapshotter) Class(name string) *snapshot.Class {
 	return snapshot.ClassOf(class)
 }
 
-// Can returns what a driver can: take and delete snapshots, list them, and look for one.
+// Can returns the capabilities of a driver: take and delete snapshots, list them, and look for one.
 func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
 	return d.Controller.Snapshot, d.Controller.ListSnapshots, d.Controller.GetSnapshot
 }
@@ -98,7 +98,7 @@ func (s *snapshotter) Take(
 	return snapshot.AfterTake(contents.Facts(c), p, a)
 }
 
-// Find asks a driver about a snapshot that another program has taken.
+// Find queries a driver about a snapshot that another program has taken.
 func (s *snapshotter) Find(
 	ctx context.Context, d *csi.Driver, c *cluster.VolumeSnapshotContent, p snapshot.DriverPlan,
 	secret map[string]string,

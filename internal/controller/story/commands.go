@@ -79,7 +79,7 @@ func (c *Scene) begin() {
 	}
 }
 
-// give stores the objects that exist at the start, unless the script has others of their names.
+// give stores the objects that exist at the start, unless the script has its own under their names.
 func (c *Scene) give() {
 	for _, name := range c.cast.Given {
 		all, err := c.script.library.named(name)

@@ -112,8 +112,8 @@ func (c *Scene) addRule(match, effect string) error {
 	return nil
 }
 
-// effect does what rules want done before a request or call, up to the first that has another effect, and returns what
-// becomes of that; empty is nothing special.
+// effect performs what rules request before a request or call, up to the first rule with another effect, and returns
+// that effect; empty means none.
 func (c *Scene) effect(what string) string {
 	for {
 		effect := c.take(what)

@@ -192,7 +192,7 @@ func (c *Scene) do(line string) error {
 	return b.do(c, args)
 }
 
-// close ends the script: it keeps what the controller leaves, and looks for faults that nothing has met.
+// close ends the script: it keeps the resulting objects, and reports faults that no request has met.
 func (c *Scene) close() {
 	if c.fault.n > 0 {
 		kubetest.Pass(patience)
@@ -211,8 +211,7 @@ func (c *Scene) close() {
 	}
 }
 
-// alike returns a text without the identities that the API gives: which ones these are depends on how many writes came
-// before.
+// alike returns a text without the UIDs from the API, which depend on the number of earlier writes.
 func alike(text string) string {
 	return regexp.MustCompile(`\buid-[0-9]+\b`).ReplaceAllString(text, "uid")
 }

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// Older sets a message of CSI to what JSON says, which may have the fields volume_condition of CSI 1.12. The message
-// gets them as it gets them from a driver of that version: as fields that it does not know.
+// Older sets a CSI message from JSON that may have the fields volume_condition of CSI 1.12. The message contains them
+// as it would from a driver of that version: as unknown fields.
 func Older(m proto.Message, text string) error {
 	files, err := older()
 	if err != nil {

@@ -34,9 +34,8 @@ type Target struct {
 // slowly.
 const suiteLimit = 5 * time.Minute
 
-// Suite tests that a driver does what volplane relies on: each call may be repeated, undoing what
-// does not exist succeeds, and unknown ids have their own error codes. start is called for each
-// test.
+// Suite tests the behaviour of drivers that volplane relies on: each call may be repeated, undoing what does not exist
+// succeeds, and unknown ids have their own error codes. start is called for each test.
 func Suite(t *testing.T, start func(t *testing.T) Target) {
 	t.Helper()
 	for _, test := range []struct {

@@ -160,7 +160,7 @@ func codeOf(name string) codes.Code {
 	return codes.Unknown
 }
 
-// Name says what is played, for people.
+// Name describes the recording, for users.
 func (h Header) Name() string {
 	out := "driver " + h.Driver
 	if h.DriverVersion != "" {

@@ -21,7 +21,7 @@ import (
 const (
 	// rescanInterval is the time between checks of the socket if the kernel reports no event.
 	rescanInterval = 30 * time.Second
-	// minTakenPause is the first pause of a patient registrar whose path another one has.
+	// minTakenPause is the first pause of a patient registrar while another registrar has its path.
 	minTakenPause = time.Second
 	// stopTimeout is how long an agent may take to receive the last answer.
 	stopTimeout = time.Second

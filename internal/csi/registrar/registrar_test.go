@@ -204,8 +204,7 @@ func TestReplaced(t *testing.T) {
 	a.stop()
 }
 
-// TestSocketIsRemoved: it is made again, more than once, also with its
-// directory.
+// TestSocketIsRemoved: the socket is created again, repeatedly, even with its directory.
 func TestSocketIsRemoved(t *testing.T) {
 	a := start(t, announced(t))
 	for _, remove := range []func() error{
@@ -260,9 +259,8 @@ func TestRemoveStale(t *testing.T) {
 	}
 }
 
-// TestOneAnnounces: where a killed one has left its socket it begins; where
-// another one answers, or has taken the place, it ends and leaves the other's
-// socket alone.
+// TestOneAnnounces: a registrar starts where a killed one has left its socket; where another one responds, or has taken
+// over the path, it ends and leaves the other's socket alone.
 func TestOneAnnounces(t *testing.T) {
 	r := announced(t)
 	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.Path, Net: "unix"})

@@ -21,8 +21,7 @@ const (
 	overhead = 96
 )
 
-// Entry is a call that is remembered. Number counts the calls of the process to the driver: what is missing between
-// two of them has been dropped.
+// Entry is a remembered call. Number counts the calls of the process to the driver: a gap means dropped calls.
 type Entry struct {
 	Number uint64 `json:"number"`
 	csi.Call

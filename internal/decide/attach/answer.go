@@ -57,7 +57,7 @@ func After(step Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.T
 	return r
 }
 
-// Vanished decides what is written of an attachment that its driver does not list: the reason, once.
+// Vanished decides what is written, once, to an attachment that its driver does not list: the reason.
 func Vanished(c Correction, now metav1.Time) Result {
 	return once(c.Attachment, c.Cause, c.Because, now)
 }

@@ -53,8 +53,8 @@ const (
 	Detach
 	// Release releases an attachment for which the driver was never called.
 	Release
-	// Refuse writes why it cannot be attached or detached. It need not be
-	// repeated: what is missing wakes the attachment when it comes.
+	// Refuse writes why it cannot be attached or detached. It need not be repeated: the attachment is reconciled when the
+	// missing object appears.
 	Refuse
 )
 
@@ -110,7 +110,7 @@ func ServedBy(f Facts) string {
 	return provision.MadeOn(f.Volume)
 }
 
-// IsLost says whether an attachment and what it attaches were given up with the node that serves both.
+// IsLost says whether an attachment and its volume were given up with the node that serves both.
 func IsLost(f Facts) bool {
 	return ServedBy(f) == f.Attachment.Spec.NodeName && volume.IsLost(f.Attachment.Annotations, f.Attachment.Spec.NodeName)
 }
@@ -256,7 +256,7 @@ func detach(f Facts) Plan {
 	case !HasFinalizer(a):
 		return terminating(a)
 	case f.Mounted:
-		// People remove finalizers to be rid of an attachment, not to take the volume from a running Pod.
+		// Users remove finalizers to get rid of an attachment, not to take the volume from a running Pod.
 		return plan(Nothing, volume.ReasonStillMounted, volume.NodeAgent(a.Spec.NodeName),
 			"attachment "+a.Name+" was deleted without a detach, and "+Name(a)+" is still mounted on node "+a.Spec.NodeName)
 	}

@@ -43,12 +43,11 @@ type NodeFacts struct {
 	// Node is nil when the Node object is gone: nothing on it can be in use.
 	Node   *corev1.Node
 	Wishes []Wish
-	// Attachments are those to this node, and Volumes the objects that they
-	// name, by name; one that is missing is gone, or not known yet.
+	// Attachments are those to this node, and Volumes the objects that they name, by name; a missing one is gone, or not
+	// known yet.
 	Attachments []*storagev1.VolumeAttachment
 	Volumes     map[string]*corev1.PersistentVolume
-	// Going names attachments whose deletion was asked for, though they do not
-	// show it yet.
+	// Going names attachments whose deletion was requested, although they do not show it yet.
 	Going map[string]bool
 	// Overdue names attachments that have waited to be detached for longer
 	// than a healthy node needs.

@@ -22,8 +22,7 @@ type PublishedFacts struct {
 	Driver string
 	// Published is everything that the driver lists.
 	Published map[Pair]bool
-	// Settled are the attachments that were attached before the driver was
-	// asked; of the others it need not know yet.
+	// Settled are the attachments that were attached before the driver was queried; it need not list the others yet.
 	Settled map[types.UID]bool
 	// Attachments are all of the driver, including those that are lost or being detached; Volumes all of its volume
 	// objects for which it can be called here.
@@ -39,7 +38,7 @@ type PublishedFacts struct {
 type Correction struct {
 	Attachment *storagev1.VolumeAttachment
 	Volume     *corev1.PersistentVolume
-	// Cause is what the driver says of an attachment that it does not know.
+	// Cause is the driver's answer about an attachment that it does not know.
 	Cause   string
 	Because volume.Because
 }

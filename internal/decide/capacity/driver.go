@@ -22,7 +22,7 @@ type Facts struct {
 	Classes   []*storagev1.StorageClass
 	// Segments are the topology segments of the nodes that the driver is registered on and can be asked about here.
 	Segments []topology.Segment
-	// Elsewhere are the segments about which other processes ask. They keep the objects about these.
+	// Elsewhere are the segments that other processes query. They maintain the objects for these.
 	Elsewhere []topology.Segment
 	// Guest means that another process deletes the objects of segments that have no nodes left.
 	Guest bool

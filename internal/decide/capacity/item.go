@@ -135,7 +135,7 @@ func (h Home) owned(o *storagev1.CSIStorageCapacity) bool {
 		slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == h.Owner.UID })
 }
 
-// own gives an object its owner. Another controller that it had is a former one: there can be only one.
+// own gives an object its owner. An existing controller reference is replaced: there can be only one.
 func (h Home) own(o *storagev1.CSIStorageCapacity) {
 	if h.owned(o) {
 		return

@@ -17,7 +17,7 @@
 //     yet, and B takes it; or A has, and B's write fails, however long B was suspended between the two.
 //
 // The third case needs a mark that names both the lease and the holder. An equal holder is not enough: upstream's
-// sidecars of one Pod have the same name, that of the Pod, and work each with one lease. Nor is the mark alone:
+// sidecars of one Pod have the same name, that of the Pod, and each works with one lease. Nor is the mark alone:
 // client-go keeps the annotations of the lease that it takes.
 //
 // Life cycle: none; these are pure functions.

@@ -85,11 +85,11 @@ type Elsewhere struct {
 	Renewed bool
 }
 
-// Start is what a process does that has looked for others which call the driver.
+// Start is the decision of a process that has looked for others which call the driver.
 type Start struct {
 	// Refuse says why it must not start; empty if it may.
 	Refuse string
-	// Wait is how long it takes until more is known; 0 if all is.
+	// Wait is the time until more is known; 0 if everything is known.
 	Wait time.Duration
 	// For says what is waited for.
 	For string

@@ -75,9 +75,8 @@ func handlesOf(t Taken) []string {
 	return out
 }
 
-// noteTaken writes to a content what is known of its group. A time that is known stays, as it does in the group
-// snapshot. The members of a group that existed before its content are in the source of the content, and are not
-// repeated.
+// noteTaken writes to a content what is known of its group. A known time stays, as it does in the group snapshot. The
+// members of a group that existed before its content are in the source of the content, and are not repeated.
 func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &groupv1.VolumeGroupSnapshotContentStatus{

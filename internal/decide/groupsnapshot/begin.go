@@ -130,8 +130,8 @@ func (f Facts) begin() Plan {
 		"Waiting for a group snapshot "+g.Namespace+"/"+g.Name+" to be created by the CSI driver.")}
 }
 
-// contentOf returns the content of a group. It has everything that is needed to take and to delete the driver's group:
-// neither the class, nor the claims, nor the volumes are needed any more.
+// contentOf returns the content of a group. It has everything that is needed to take and to delete the driver's group,
+// without the class, the claims or the volumes.
 func (f Facts) contentOf() (*groupv1.VolumeGroupSnapshotContent, error) {
 	g, class := f.Group, f.Class
 	name := ContentName(g)

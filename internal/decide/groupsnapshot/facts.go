@@ -28,9 +28,9 @@ const (
 // DriverFacts is everything on which the decision about the driver's part of a VolumeGroupSnapshotContent depends.
 type DriverFacts = snapshot.DriverFactsOf[*groupv1.VolumeGroupSnapshotContent]
 
-// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what
-// CreateVolumeGroupSnapshot answers, AfterGet what GetVolumeGroupSnapshot does, AfterRemove what
-// DeleteVolumeGroupSnapshot does.
+// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges the answer of
+// CreateVolumeGroupSnapshot, AfterGet that of GetVolumeGroupSnapshot, and AfterRemove that of
+// DeleteVolumeGroupSnapshot.
 type DriverPlan = snapshot.PlanFor[*groupv1.VolumeGroupSnapshotContent]
 
 // ContentFacts is everything on which the common decision about one VolumeGroupSnapshotContent depends.
@@ -190,7 +190,7 @@ func FactsOf(view cluster.View, g *groupv1.VolumeGroupSnapshot, now metav1.Time)
 	return f
 }
 
-// membersOf returns what the driver has taken for a content that is the group's own.
+// membersOf returns what the driver has taken for a content, without parts of other groups.
 func membersOf(view cluster.View, f Facts) []Member {
 	var out []Member
 	if f.Content.Status == nil || !isOf(f.Content, f.Group) || !viewOf(f.Content).Taken {

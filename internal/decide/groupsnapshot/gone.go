@@ -92,7 +92,7 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	return Plan{}
 }
 
-// letGo takes the finalizer from a group. One that has only another program's rests.
+// letGo removes the finalizer of a group. A group with only another program's finalizer needs no step.
 func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	if !isHeld(g) {
 		return unheld(g)

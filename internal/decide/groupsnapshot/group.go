@@ -93,7 +93,7 @@ func (f Facts) adopt() Plan {
 	return f.follow()
 }
 
-// take has a group taken of claims.
+// take begins a group of snapshots of claims.
 func (f Facts) take() Plan {
 	g, c := f.Group, f.Content
 	switch {
@@ -108,7 +108,7 @@ func (f Facts) take() Plan {
 	return f.follow()
 }
 
-// follow makes the members of a group that its driver has taken, and copies the state of its content.
+// follow creates the members of a group that its driver has taken, and copies the state of its content.
 func (f Facts) follow() Plan {
 	for _, m := range f.Members {
 		if p := f.member(m); p.Step != snapshot.Nothing || p.Because.Reason != "" {

@@ -20,8 +20,8 @@ const (
 	maxMessage    = 1024
 )
 
-// Unspecified is the reason of a problem whose driver names it in a form that the API does not take. Its own words are
-// in the message then.
+// Unspecified is the reason of a problem whose driver gives a reason that the API does not accept. The message then has
+// the driver's own words.
 const Unspecified = "Unspecified"
 
 // Report is one problem, as reported by a driver.

@@ -9,7 +9,7 @@ import (
 // Inviting are the facts that decide whether a host may be invited as a control plane.
 type Inviting struct {
 	Name string
-	// Administrator says that the user who asks may do everything, which is what the invitation is worth.
+	// Administrator says that the requesting user has all rights, which is what the invitation grants.
 	Administrator bool
 	// Prefix begins the keys of the objects in an etcd that others run; "" if the control plane has an etcd of its own.
 	Prefix string
@@ -78,13 +78,13 @@ type Keys struct {
 	Prefix string `json:"prefix"`
 }
 
-// String keeps the keys out of everything that prints values.
+// String keeps the keys out of all formatted output.
 func (k Keys) String() string { return "keys of the control plane" }
 
 // GoString does the same.
 func (k Keys) GoString() string { return k.String() }
 
-// Wanted is what a host expects of the keys that it gets.
+// Wanted is what a host expects of the keys that it receives.
 type Wanted struct {
 	// From is the address of the control plane.
 	From string

@@ -226,7 +226,7 @@ func (f Facts) create() Step {
 	return s
 }
 
-// complete completes everything else after the volume has its new source.
+// complete finishes everything else after the volume has its new source.
 func (f Facts) complete() Step {
 	pv, saved := f.Volume, f.Journal
 	if s, dying := f.newIsDeleted(); dying {

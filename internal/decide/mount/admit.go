@@ -76,8 +76,8 @@ func Misplaced(pv *corev1.PersistentVolume, n *corev1.Node) string {
 }
 
 // OneStage says whether a volume that was staged by one object can be published by another one with the same handle:
-// both ask for the same NodeStageVolume. What only the other calls have may differ, and so may the mark of the
-// provisioner, which objects that users make for its volumes often lack.
+// both lead to the same NodeStageVolume. Parameters of the other calls may differ, and so may the provisioner's mark,
+// which is often missing in objects that users create for its volumes.
 func OneStage(x, y *corev1.PersistentVolume) bool {
 	staged := func(pv *corev1.PersistentVolume) corev1.CSIPersistentVolumeSource {
 		s := *pv.Spec.CSI

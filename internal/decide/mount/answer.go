@@ -79,7 +79,7 @@ func UnstageRefused(answer volume.Answer) bool {
 
 // Stale says whether the mounts of a volume belong to an earlier attachment than the present one. The volume was
 // detached by force in between, and another node may have written to it, which a filesystem that stayed mounted does
-// not know. Mounts of running Pods stay. unstage says that only the staged mount is left and must be removed.
+// not notice. Mounts of running Pods stay. unstage says that only the staged mount is left and must be removed.
 func Stale(r *Record, attachment string, wanted []Consumer) (stale, unstage bool) {
 	if r == nil || r.Attachment == "" || r.Attachment == attachment {
 		return false, false
@@ -122,8 +122,8 @@ func StepFailed(v Verb, driver, node string, c Failure) volume.Because {
 	return failed(v, node, c.Answer, next)
 }
 
-// AskNext says whether a driver is asked for the health of its next volume: one that does not answer
-// would not answer for the others either.
+// AskNext says whether a driver is queried about its next volume: one that does not respond would not respond for the
+// others either.
 func AskNext(answer volume.Answer) bool {
 	return answer.Code != "DeadlineExceeded" && answer.Code != "Unavailable"
 }

@@ -29,8 +29,8 @@ func (s State) full() bool {
 	return s.Total > 0 && s.Available <= min(s.Total/fullShare, fullBytes)
 }
 
-// Problems returns what is wrong with a volume, empty if nothing is, and who acts first. The text
-// changes only if the problems do.
+// Problems returns what is wrong with a volume, empty if it is healthy, and who acts first. The text changes only if
+// the problems do.
 func (s State) Problems(driver, node string) (text string, next volume.Actor) {
 	var all []string
 	add := func(what string, who volume.Actor) {

@@ -93,8 +93,7 @@ type Target struct {
 	Path         string `json:"path"`
 	ReadOnly     bool   `json:"readOnly,omitempty"`
 	Phase        Phase  `json:"phase"`
-	// Filesystem is the type and source of what was mounted at Path when it was
-	// published; empty when that is not known.
+	// Filesystem is the type and source of the mount at Path when it was published; empty if unknown.
 	Filesystem string `json:"filesystem,omitempty"`
 	// Mounts is how many paths, at Path and below it, something was mounted at
 	// when it was published; 0 is one at most.
@@ -102,8 +101,8 @@ type Target struct {
 	// HostPath is a directory of the host at which the target is bind-mounted; empty if there is none.
 	HostPath  string `json:"hostPath,omitempty"`
 	HostPhase Phase  `json:"hostPhase,omitempty"`
-	// HostDevice is the number of the filesystem that was bound there, and those
-	// of what is mounted below it, with blanks. The target may show others since.
+	// HostDevice has the device numbers of the filesystem that was bound there and of the mounts below it, separated by
+	// blanks. The target may show others since.
 	HostDevice string `json:"hostDevice,omitempty"`
 }
 

@@ -78,7 +78,7 @@ func (f Facts) deadOnHost(t Target) bool {
 	return f.Verify && f.Mounted[t.Path] && !f.Dead[t.Path] && f.Dead[t.HostPath]
 }
 
-// unmounted explains that what another program has unmounted is mounted again.
+// unmounted explains that a volume is mounted again which another program has unmounted.
 func (p *planner) unmounted() Plan {
 	if !slices.ContainsFunc(p.actions, func(a Action) bool { return a.Verb != Stage && p.f.remounts(a) }) {
 		return p.plan(volume.ReasonMountBroken, p.next,

@@ -12,8 +12,8 @@ import (
 // Facts is what the decision about one node depends on.
 type Facts struct {
 	Node *corev1.Node
-	// Leased says that the Lease of the node was renewed at least once. Otherwise it is not known
-	// that an agent has stopped.
+	// Leased means that the Lease of the node was renewed at least once. Otherwise it is unknown whether an agent has
+	// stopped.
 	Leased bool
 	// Silent is how long the Lease has not changed, by the clock of this process: clocks of other
 	// hosts are not trusted.

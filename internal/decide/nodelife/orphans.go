@@ -30,8 +30,8 @@ type OrphanPlan struct {
 	Because volume.Because
 }
 
-// Orphans decides about the Pods of a node whose object was deleted, which says that the node is
-// gone. A running agent creates its object again within moments; Kubernetes allows the same time.
+// Orphans decides about the Pods of a node whose object was deleted, which means that the node is gone. A running agent
+// creates its object again within moments; Kubernetes allows the same time.
 func Orphans(f OrphanFacts) OrphanPlan {
 	switch {
 	case f.Node != nil:

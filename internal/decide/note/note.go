@@ -1,7 +1,7 @@
 // Package note reads the notes on a Node about drivers: which ones a host of drivers, the bridge, has, and what is
-// wrong with each. Decisions, controllers and the node agent know no more of such drivers; FlexVolume drivers are the
-// only ones, and their words are in decide/flex. Of other drivers there are notes only if something is wrong: they were
-// not registered, or their programs do not run.
+// wrong with each. Decisions, controllers and the node agent know nothing else about such drivers; FlexVolume drivers
+// are the only ones, and their wording is in decide/flex. Other drivers have notes only if something is wrong: they
+// were not registered, or their programs do not run.
 package note
 
 import (

@@ -131,7 +131,7 @@ func astray(f Facts, n *corev1.Node) string {
 }
 
 // elsewhere returns why the volume of a claim cannot be made on a node, because its data are on another one, or "". On
-// a selected node it may have been made already.
+// a selected node it may have been created already.
 func (c Claim) elsewhere(n *corev1.Node) string {
 	if c.Volume != nil || volume.SelectedNode(c.Object.Annotations) == n.Name {
 		return ""
@@ -336,9 +336,9 @@ func MayBeUnplaced(c *corev1.PersistentVolumeClaim) bool {
 		volume.SelectedNode(c.Annotations) == ""
 }
 
-// Unplaced decides on which node the volume of an unplaced claim is made: on any that a Pod without wishes could use
-// and that has room, and whose driver has not refused. Which one it is depends on the claim alone, so that many claims
-// are spread.
+// Unplaced decides on which node the volume of an unplaced claim is made: on a node that a Pod without constraints
+// could use, that has room, and whose driver has not refused. The choice depends on the claim alone, which spreads many
+// claims.
 func Unplaced(c Claim, nodes []Node) Plan {
 	f := Facts{Pod: &corev1.Pod{}, Claims: []Claim{c}, Nodes: nodes}
 	node, why := choose(f, func(a, b Node) int {

@@ -93,11 +93,11 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 	}, "is not bound")
 }
 
-// Owners maps each finalizer of a known owner to a function that returns what the owner waits for.
+// Owners maps each finalizer of a known owner to a function that returns why the owner keeps it.
 type Owners map[string]func() volume.Because
 
-// Kept returns why an object that is being deleted still exists: because of the first of its
-// finalizers that has a known owner, or else because of all of them.
+// Kept returns why an object that is being deleted still exists: because of the first of its finalizers that has a
+// known owner, otherwise because of all of them.
 func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
 	terminating := func(next volume.Actor, message string) volume.Condition {
 		return volume.Condition{Because: volume.Say(volume.ReasonTerminating, next, what+" is being deleted; "+message)}

@@ -81,8 +81,8 @@ func (r References) Take(id string, now time.Time) (References, error) {
 	return r.with(id, r[id].Count+1, now), nil
 }
 
-// Fail takes back what Take has added, for a mount that was not ready in time. The volume stays wanted for a while, so
-// that the next try finds it mounted: podman waits for five seconds only.
+// Fail undoes Take for a mount that was not ready in time. The volume stays wanted for a while, and the next attempt
+// finds it mounted: podman waits for five seconds only.
 func (r References) Fail(id string, now time.Time) References { return r.with(id, r[id].Count-1, now) }
 
 // Release removes a user; an unknown one is ignored.

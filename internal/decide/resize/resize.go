@@ -161,8 +161,7 @@ func grow(f Facts, want resource.Quantity) Plan {
 	p.Step, p.Size = Begin, want
 	switch {
 	case size.Cmp(want) >= 0:
-		// The volume object was written, the claim was not; or a node gets
-		// another chance.
+		// The volume object was written, but not the claim; or a node gets another chance.
 		p.Step, p.Size = Hand, size
 		p.Because.Message = fmt.Sprintf("volume %s has grown to %s", v.Name, size.String())
 	case began && allocated(c).Cmp(want) == 0:
@@ -375,7 +374,7 @@ func AfterNode(answer Answer, size int64) NodeVerdict {
 	case answer.Code != "InvalidArgument" && answer.Code != "OutOfRange" && answer.Code != "NotFound":
 		return NodeVerdict{}
 	}
-	// Otherwise the driver will never do it: the user has to ask for another size.
+	// Otherwise the driver will never do it: the user has to request another size.
 	return NodeVerdict{State: &state}
 }
 

@@ -167,8 +167,8 @@ func Text(n int64) string {
 // wait.
 const electionLimit = 3 * time.Second
 
-// Members is what the decision about an etcd that others run depends on. Its disks, and when it is compacted and
-// defragmented, are their business.
+// Members is what the decision about an etcd that others run depends on. Its operators are responsible for its disks,
+// compaction and defragmentation.
 type Members struct {
 	// All is the number of members that vote, Answer that of those that answer.
 	All, Answer int

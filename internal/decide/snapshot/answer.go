@@ -33,8 +33,7 @@ type Taken struct {
 // Answer is the result of a call of the driver about a snapshot.
 type Answer = AnswerAbout[Taken]
 
-// AnswerAbout is the result of a call of the driver. T is how it describes what it has taken: a snapshot, or a group of
-// them.
+// AnswerAbout is the result of a driver call. T describes what was taken: a snapshot, or a group of them.
 type AnswerAbout[T any] struct {
 	volume.Answer
 	// Taken is what the driver has taken, unless the call failed.
@@ -94,8 +93,8 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	return noteTaken(f, t)
 }
 
-// noteTaken writes to a content what is known of its snapshot. A time and a size that are known stay, as they do in the
-// VolumeSnapshot, which would otherwise say something else.
+// noteTaken writes to a content what is known of its snapshot. A known time and a known size stay, as they do in the
+// VolumeSnapshot, which would otherwise differ.
 func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &t.Handle, ReadyToUse: &t.Ready}

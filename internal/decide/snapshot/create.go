@@ -50,7 +50,7 @@ func begin(f Facts) Plan {
 }
 
 // contentOf returns the content of a snapshot. It has everything that is needed to take and to delete the driver's
-// snapshot: neither the class, nor the claim, nor the volume is needed any more.
+// snapshot, without the class, the claim or the volume.
 func contentOf(f Facts) (*cluster.VolumeSnapshotContent, error) {
 	s, class, v := f.Snapshot, f.Class, f.Volume
 	name := ContentName(s)

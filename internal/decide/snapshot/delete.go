@@ -22,7 +22,7 @@ func deletion(f Facts) Plan {
 		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is used to restore claim "+strings.Join(names, ", ")+", which has no volume yet")}
 	case has(s, volume.FinalizerRestoring):
-		// The claim may be gone already, and its volume be made nevertheless.
+		// The claim may be gone already, while its volume is still being created.
 		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), restoring(s))
 	case has(s, volume.FinalizerSnapshotInGroup):
 		// The group-snapshot-controller also knows whether the group is being deleted, and notifies the user.
@@ -74,8 +74,8 @@ func waiting(restores []*corev1.PersistentVolumeClaim) []string {
 	return names
 }
 
-// Claim decides about a claim that snapshots are taken of: it loses its finalizer when each of these snapshots is
-// taken or gone.
+// Claim decides about the source claim of snapshots: it loses its finalizer when each of these snapshots is taken or
+// gone.
 func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapshot) Plan {
 	if !has(c, volume.FinalizerSnapshotSource) {
 		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" is not kept for snapshots")
@@ -92,7 +92,7 @@ func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapsh
 }
 
 // keeps is the plan for a claim that is kept for a snapshot. If a driver was not asked for the snapshot, as without a
-// class, only the user can mend that, or delete the snapshot.
+// class, only the user can fix that, or delete the snapshot.
 func keeps(c *corev1.PersistentVolumeClaim, s *snapshotv1.VolumeSnapshot) Plan {
 	cause, next := ErrorOf(s), controller()
 	if cause == "" {

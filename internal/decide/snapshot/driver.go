@@ -18,8 +18,8 @@ type DriverFactsOf[C Object[C]] struct {
 	Content C
 	// Class is the class that the content names, or nil.
 	Class *Class
-	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete,
-	// list, and look for one.
+	// Ours says that the content's driver is called by this process; Takes, Lists and Gets are its capabilities: take and
+	// delete, list, and look for one.
 	Ours, Takes, Lists, Gets bool
 	// Places means that requests to the driver carry the topology in which a snapshot must be usable.
 	Places bool
@@ -48,8 +48,8 @@ func rest[C any](r volume.Reason, next volume.Actor, message string) PlanFor[C] 
 
 func (k *ContentKind[C]) isIntended(c C) bool { return c.GetAnnotations()[k.Creating] == yes }
 
-// MayRelease says whether a content is being deleted and need not be kept: what the user has made is being deleted, or
-// never existed.
+// MayRelease says whether a content is being deleted and need not be kept: the user's object is being deleted, or never
+// existed.
 func (k *ContentKind[C]) MayRelease(c C) bool {
 	v := k.View(c)
 	return c.GetDeletionTimestamp() != nil &&
@@ -81,7 +81,7 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 	return k.keep(f)
 }
 
-// keep decides about a content that is not being deleted, or that stays until what the user has made is deleted.
+// keep decides about a content that is not being deleted, or that stays until the user's object is deleted.
 func (k *ContentKind[C]) keep(f DriverFactsOf[C]) PlanFor[C] {
 	c, v := f.Content, k.View(f.Content)
 	content := "content " + c.GetName()
@@ -329,8 +329,8 @@ func (k *ContentKind[C]) SameAs(c C, handle string, all []C) []string {
 	return names
 }
 
-// KeepsNothing says whether a content is being deleted together with what its driver has for it, or was released. Of
-// two such contents, each would otherwise leave that to the other one.
+// KeepsNothing says whether a content is being deleted together with what its driver has for it, or was released.
+// Otherwise each of two such contents would leave the deletion to the other.
 func (k *ContentKind[C]) KeepsNothing(c C) bool {
 	v := k.View(c)
 	return c.GetDeletionTimestamp() != nil && (!has(c, k.Finalizer) || k.MayRelease(c) && v.Deletes && !v.Grouped)

@@ -77,8 +77,8 @@ type Plan = PlanOf[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *
 // DriverFacts is everything on which the decision about the driver's part of a VolumeSnapshotContent depends.
 type DriverFacts = DriverFactsOf[*cluster.VolumeSnapshotContent]
 
-// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what CreateSnapshot answers,
-// AfterLook what GetSnapshot or ListSnapshots does, AfterRemove what DeleteSnapshot does.
+// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges the answer of
+// CreateSnapshot, AfterLook that of GetSnapshot or ListSnapshots, and AfterRemove that of DeleteSnapshot.
 type DriverPlan = PlanFor[*cluster.VolumeSnapshotContent]
 
 // ContentFacts is everything on which the common decision about one VolumeSnapshotContent depends.

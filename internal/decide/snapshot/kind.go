@@ -30,7 +30,7 @@ type Kind[S Object[S], C Object[C], Other any] struct {
 
 // ContentKind is what differs between the contents of snapshots and those of groups.
 type ContentKind[C Object[C]] struct {
-	// Controller binds what a user has made to a content.
+	// Controller binds the user's object to a content.
 	Controller volume.Actor
 	// View returns what decisions read of a content.
 	View func(C) View
@@ -42,7 +42,7 @@ type ContentKind[C Object[C]] struct {
 	Look func(DriverFactsOf[C]) PlanFor[C]
 	Marks
 	Words
-	// These reasons are about a content; the last ones, about what its driver is asked for.
+	// These reasons are about a content; the last ones, about the calls of its driver.
 	Invalid, Pending, Ready, ClassMissing, ClassMismatch, TakeFailed, DeleteFailed volume.Reason
 }
 
@@ -69,10 +69,10 @@ type Words struct {
 // View is what decisions read of a content.
 type View struct {
 	Driver, Class string
-	// Ref refers to what a user has made; it has no UID before both are bound.
+	// Ref refers to the user's object; it has no UID before both are bound.
 	Ref corev1.ObjectReference
-	// Given says that the content names what a driver has, instead of the volumes with the handles Sources; Valid, that
-	// it names one of them.
+	// Given means that the content names an existing handle of the driver instead of the volumes with the handles Sources;
+	// Valid, that it names one of them.
 	Given, Valid bool
 	Sources      []string
 	// Handle is the driver's handle, and Members are its parts, as far as they are known. Taken means that the status has
@@ -96,7 +96,7 @@ func (v View) PointsTo(o metav1.Object) bool {
 // IsOf says whether a content is bound to an object.
 func (v View) IsOf(o metav1.Object) bool { return v.PointsTo(o) && v.Ref.UID == o.GetUID() }
 
-// Step is the next step for what a user has made, for its content or for something else.
+// Step is the next step for the user's object, for its content or for something else.
 type Step int
 
 const (
@@ -114,7 +114,8 @@ const (
 	WriteContent
 	// DeleteContent deletes Plan.Content.
 	DeleteContent
-	// Confirm asks the API server itself whether the content exists, or what a content or a member is bound to.
+	// Confirm reads from the API server itself whether the content exists, or to which object a content or a member is
+	// bound.
 	Confirm
 )
 
@@ -164,8 +165,8 @@ func (k *Kind[S, C, O]) user(s S, now metav1.Time, r volume.Reason, message stri
 	return k.Failed(s, now, volume.Say(r, volume.User(), message))
 }
 
-// NoContent decides about a snapshot that has had a content, which is not there. It says nothing of a snapshot that
-// cannot be restored, and nothing else is taken in its place: that would have other data.
+// NoContent decides about a snapshot whose content is missing. No other snapshot is taken in its place, because it
+// would have other data.
 func (k *Kind[S, C, O]) NoContent(s S, content string, absent bool, now metav1.Time) PlanOf[S, C, O] {
 	b := volume.Say(k.Missing, volume.User(), "content "+content+" of "+k.Noun+" "+s.GetName()+" does not exist")
 	if !absent {

@@ -12,10 +12,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Options are what the user of a snapshotter has chosen. With the zero value nothing can be another snapshotter's
-// choice, and nothing of it is written down.
+// Options are what the user of a snapshotter has chosen. With the zero value, no choice can conflict with another
+// snapshotter's, and none is recorded.
 type Options struct {
-	// NamePrefix begins the names of what is taken; empty means the usual one.
+	// NamePrefix begins the names at the driver; empty means the usual prefix.
 	NamePrefix string
 	// NameLength cuts the UID in the names, without its hyphens, to so many characters; 0 keeps all of it.
 	NameLength int

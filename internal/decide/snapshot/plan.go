@@ -62,7 +62,7 @@ type PlanFor[C any] struct {
 	Warn, Tell bool
 	// Repeat means that the call is repeated after a back-off, and Poll that this is not a failure.
 	Repeat, Poll bool
-	// First says that no earlier call can have taken anything, and Refused that the driver has certainly not.
+	// First means that no earlier call can have taken anything, and Refused that the driver has certainly taken nothing.
 	First, Refused bool
 }
 
@@ -75,7 +75,7 @@ func (p PlanFor[C]) Calls() bool {
 	return false
 }
 
-// Again returns a plan after whose step the call is made again.
+// Again returns a plan that repeats the call after its step.
 func (p PlanFor[C]) Again() PlanFor[C] {
 	p.Repeat = true
 	return p
@@ -88,9 +88,9 @@ func (p PlanFor[C]) NotTaken(certainly, deleted bool) PlanFor[C] {
 	return p
 }
 
-// Known is what calls have said about a content and what is not written to the API.
+// Known are facts from calls about a content that are not in the API.
 type Known struct {
-	// Refused says that the driver's last answer was that it has not taken anything, and proves it.
+	// Refused means that the driver's last answer proves that nothing was taken.
 	Refused bool
 	// Removed means that the driver has deleted what the content refers to.
 	Removed bool

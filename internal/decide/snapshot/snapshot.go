@@ -120,7 +120,7 @@ func Refused(f Facts, p Plan, problem string) (then Plan, ok bool) {
 	return then, false
 }
 
-// take has a snapshot taken of a claim.
+// take begins a snapshot of a claim.
 func take(f Facts) Plan {
 	s, c := f.Snapshot, f.Content
 	switch {
@@ -147,7 +147,7 @@ func takeAnew(f Facts) Plan {
 	return begin(f)
 }
 
-// awaitGroup is the plan for a member of a group: its content is made when the driver has taken the group.
+// awaitGroup is the plan for a member of a group: its content is created when the driver has taken the group.
 func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
 	return nothing(volume.ReasonSnapshotPending, groupController(),
 		"snapshot "+s.Name+" is a member of "+itsGroup(s)+", which is being taken")

@@ -26,7 +26,7 @@ type Facts struct {
 	Args []string
 	// Found is the CSIDriver; nil if there is none.
 	Found *storagev1.CSIDriver
-	// Wanted has the fields of the CSIDriver that were asked for.
+	// Wanted has the requested fields of the CSIDriver.
 	Wanted storagev1.CSIDriverSpec
 	// Workloads are all workloads of the cluster, with or without a driver.
 	Workloads []Workload
@@ -67,7 +67,7 @@ type Plan struct {
 	ControllerArgs []string
 	// Notes are for the user, in the order of what they are about.
 	Notes []string
-	// Refused is why no manifests can do what was asked for; empty if they can.
+	// Refused is why no manifests can do what was requested; empty if they can.
 	Refused []string
 }
 
@@ -99,7 +99,7 @@ func (p *Plan) inTree(f Facts) {
 		"keep those sidecars until no such volume is left", len(f.InTree), f.InTree[0])
 }
 
-// work says what the CSIDriver asks for and no controller does.
+// work reports what the CSIDriver requires and no controller does.
 func (p *Plan) work(f Facts) {
 	if f.Found == nil {
 		return
@@ -118,7 +118,7 @@ func (p *Plan) work(f Facts) {
 	}
 }
 
-// driver decides about the CSIDriver. One that is another program's is never printed, because who deletes the
+// driver decides about the CSIDriver. One that belongs to another program is never printed, because deleting the
 // printed objects would delete it, too.
 func (p *Plan) driver(f Facts) {
 	if f.Found == nil {
@@ -150,7 +150,7 @@ func (p *Plan) driver(f Facts) {
 // ours says whether volplane's manifests have made a workload.
 func (f Facts) ours(w Workload) bool { return w.Labels[volume.LabelMadeBy] == f.ManagedBy }
 
-// others says what runs already, and what to do about it.
+// others reports what runs already, and what to do about it.
 func (p *Plan) others(f Facts, mine []Workload) {
 	if f.WithoutNodes != nil {
 		p.WithoutNodes = *f.WithoutNodes
@@ -194,8 +194,8 @@ func (p *Plan) both(f Facts, w Workload) {
 	}
 }
 
-// shape decides how the controllers run: as was asked for, or as volplane's do already. Where each node makes its own
-// volumes, only a person knows whether one controller reaches all of them.
+// shape decides how the controllers run: as requested, or as volplane's do already. Where each node creates its own
+// volumes, only the user knows whether one controller reaches all of them.
 func (p *Plan) shape(f Facts, mine []Workload, eachNode bool) {
 	i := slices.IndexFunc(mine, func(w Workload) bool { return f.ours(w) && w.controls() })
 	switch {

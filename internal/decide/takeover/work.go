@@ -19,8 +19,8 @@ type work struct {
 	sidecar.Kept
 }
 
-// take decides what the controllers do and how: as volplane's own workload does, and else as the vendor's sidecars do,
-// whose work ends with their workloads. It returns whether these work on each node for its own volumes.
+// take decides what the controllers do and how: as volplane's own workload does, and otherwise as the vendor's sidecars
+// do, whose work ends with their workloads. It returns whether these work on each node for its own volumes.
 func (p *Plan) take(f Facts, mine []Workload) (onNodes bool) {
 	var ours, vendors []work
 	for _, w := range mine {
@@ -95,7 +95,7 @@ func controllers(of []work) []string {
 	return out
 }
 
-// arguments keeps what changes the work, unless the user gives another value.
+// arguments keeps the arguments that change the work, unless the user gives another value.
 func (p *Plan) arguments(f Facts, of []work) {
 	said := map[string]string{}
 	for _, a := range f.Args {

@@ -19,9 +19,9 @@ import (
 // registrationPath is the flag of registrars that names the driver's socket as the kubelet sees it.
 const registrationPath = "kubelet-registration-path"
 
-// ofDriver returns the workloads of the driver: those that name it, those that the release of its CSIDriver has made,
-// and those with a program of these. A driver may be named nowhere, since only its program needs to know its name; what
-// names another driver alone is the other's, which may have the same program and be of the same release.
+// ofDriver returns the workloads of the driver: those that name it, those created by the release of its CSIDriver, and
+// those with a program of these. A workload need not name the driver, since only its program needs to know the name;
+// one that names only another driver belongs to that, even with the same program and release.
 func (f Facts) ofDriver() []Workload {
 	may := slices.DeleteFunc(slices.Clone(f.Workloads), func(w Workload) bool {
 		return !w.registers() && !w.controls() || f.ofAnother(w)

@@ -117,7 +117,8 @@ func checkFrom(from int64, most int32, size int64) error {
 	return nil
 }
 
-// checkShares refuses a pool whose filesystem copies the data of each snapshot: there nothing says what is the same.
+// checkShares refuses a pool whose filesystem copies the data of each snapshot: there the equal blocks cannot be
+// determined.
 func (m *metadata) checkShares() error {
 	err := m.tryShare()
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {

@@ -74,8 +74,8 @@ func (p *pool) explain(err error) error {
 	return err
 }
 
-// byHand detaches the device and adds to an ErrNeedsPerson how a person reaches the filesystem.
-// While the person holds the lock, no driver uses the volume.
+// byHand detaches the device and adds to an ErrNeedsPerson how to reach the filesystem by hand. While the user holds
+// the lock, no driver uses the volume.
 func (p *pool) byHand(v record, err error) error {
 	if !errors.Is(err, mount.ErrNeedsPerson) {
 		return err

@@ -219,7 +219,7 @@ func (p *pool) removeGroup(id string) error {
 	return nil
 }
 
-// sweepGroup deletes a group that was being made or deleted, unless another driver is at work on it.
+// sweepGroup deletes a group whose creation or deletion was interrupted, unless another driver is working on it.
 func sweepGroup(dir string) error {
 	members, err := filepath.Glob(filepath.Join(dir, snapshots.prefix()+"*"))
 	if err != nil {

@@ -192,8 +192,8 @@ func (p *pool) knowsNode(id string) bool {
 
 func (p *pool) nodePath(id string) string { return filepath.Join(p.dir, "nodes", digest(id)) }
 
-// sweep deletes entries that were being created or deleted when a driver was killed. Those that
-// another driver is creating are locked. What cannot be deleted stays, and is in the error.
+// sweep deletes entries whose creation or deletion was interrupted by a kill. Those that another driver is creating are
+// locked. Entries that cannot be deleted stay, and are in the error.
 func (p *pool) sweep() error {
 	unlock, err := p.lock()
 	if err != nil {

@@ -26,9 +26,8 @@ import (
 // a bubble of synctest.
 type API struct {
 	*fake.Clientset
-	// Fate, when set, decides about each write, by its number, counted from 1, and its
-	// words, as Wrote has them: whether it is done, and what is answered. Once a
-	// controller runs it is set under the lock.
+	// Fate, if set, decides about each write, by its number, counted from 1, and its text, as in Wrote: whether it is
+	// done, and what is answered. Once a controller runs, set it under the lock.
 	Fate func(n int, write string) (done bool, err error)
 	// Seen, if set, is called after each write, and with each event.
 	Seen func(Write)
@@ -134,7 +133,7 @@ func (a *API) Set(all ...runtime.Object) {
 	a.objects.version = 1
 }
 
-// Edit has another client replace an object, which is gone then if it was deleted and nothing keeps it any more.
+// Edit makes another client replace an object, which is removed if it was deleted and nothing keeps it any more.
 func (a *API) Edit(o runtime.Object) {
 	a.t.Helper()
 	a.Put(o)
@@ -148,7 +147,7 @@ func (a *API) Delete(o runtime.Object, options metav1.DeleteOptions) error {
 	return a.end(ResourceOf(o), o, options)
 }
 
-// Drop has another client remove an object, whatever keeps it.
+// Drop makes another client remove an object unconditionally.
 func (a *API) Drop(o runtime.Object) {
 	a.t.Helper()
 	m := MetaOf(o)

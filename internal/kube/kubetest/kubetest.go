@@ -20,8 +20,7 @@ func Eventually(t testing.TB, f func() string) {
 	testkit.Eventually(t, time.Minute, f)
 }
 
-// Whole compares objects in everything that clients have written, but not in what the API
-// adds to each.
+// Whole compares objects in all fields that clients have written, but not in what the API adds.
 func Whole() cmp.Options {
 	return cmp.Options{
 		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),

@@ -157,7 +157,7 @@ func just(want []string) (differs func(got []string) string) {
 	return func(got []string) string { return cmp.Diff(want, got, cmpopts.EquateEmpty()) }
 }
 
-// take forgets what was noted if nothing of it is missing.
+// take forgets the recorded keys if they include all wanted ones.
 func (n *Notes) take(missing func(all []string) string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

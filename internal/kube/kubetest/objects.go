@@ -79,7 +79,7 @@ func (s *objects) Update(
 	return s.ObjectTracker.Update(r, o, ns, opts...)
 }
 
-// Patch replaces an object by what a patch has made of it, which is the answer.
+// Patch replaces an object by the result of a patch, which is the answer.
 func (s *objects) Patch(
 	r schema.GroupVersionResource, o runtime.Object, ns string, _ ...metav1.PatchOptions,
 ) error {
@@ -97,8 +97,8 @@ func (s *objects) Patch(
 	return s.ObjectTracker.Update(r, stamped, ns)
 }
 
-// conflict refuses an object that was made of an older version than there is, or is
-// meant for another object of the name. What says neither suits any.
+// conflict refuses an object that is based on an older version, or is meant for an earlier object of the same name. An
+// object without version and UID is always accepted.
 func conflict(r schema.GroupVersionResource, now, o metav1.Object) error {
 	version, uid := o.GetResourceVersion(), o.GetUID()
 	if (version == "" || version == now.GetResourceVersion()) && (uid == "" || uid == now.GetUID()) {
@@ -108,7 +108,7 @@ func conflict(r schema.GroupVersionResource, now, o metav1.Object) error {
 		now.GetResourceVersion(), now.GetUID(), version, uid))
 }
 
-// Delete takes an object away, whatever keeps it.
+// Delete removes an object unconditionally.
 func (s *objects) Delete(r schema.GroupVersionResource, ns, name string, opts ...metav1.DeleteOptions) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -65,9 +65,8 @@ func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process 
 	return p
 }
 
-// follow is called before caches start, and returns a function that waits until all that
-// they have listed is watched: the watches of this API do not report what was deleted in
-// between.
+// follow is called before caches start, and returns a function that waits until everything that they have listed is
+// watched: the watches of this API do not report deletions in between.
 func (p *Process) follow() (followed func()) {
 	watched := make(chan string, 100)
 	p.Client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {

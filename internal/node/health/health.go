@@ -213,7 +213,7 @@ func stateOf(now Stats) decide.State {
 	return s
 }
 
-// covered says whether another filesystem is mounted over a target, so that nothing is known of the volume's.
+// covered says whether another filesystem is mounted over a target, which hides the volume's.
 func covered(t decide.Target, points map[string]mount.Point) bool {
 	p, mounted := points[t.Path]
 	return mounted && !p.MayShow(t.Filesystem)

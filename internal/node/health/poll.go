@@ -31,7 +31,7 @@ type place struct {
 	published bool
 }
 
-// placeOf returns where to ask about a volume, and whether to ask at all.
+// placeOf returns the path with which to query a volume, and whether to query it at all.
 func placeOf(r *decide.Record, points map[string]mount.Point) (place, bool) {
 	hidden := false
 	for _, t := range r.Targets {
@@ -48,7 +48,7 @@ func placeOf(r *decide.Record, points map[string]mount.Point) (place, bool) {
 }
 
 // pollDriver reads the state of a driver's volumes and of its storage; d is nil if it is not registered. A driver that
-// does not answer for one volume is not asked about the others.
+// does not respond for one volume is not queried about the others.
 func (m *Monitor) pollDriver(
 	ctx context.Context, d *csi.Driver, records []*decide.Record, points map[string]mount.Point,
 ) {
@@ -146,7 +146,7 @@ func (s *Stats) tell(all []*csipb.VolumeHealth_VolumeHealthEntry) {
 	s.Told, s.Conditions, s.problems = true, health.OfVolume(health.ReportsOf(all)), problems(all)
 }
 
-// pollStorage asks a driver how its storage is, seen from this node.
+// pollStorage queries a driver for the health of its storage, as seen from this node.
 func (m *Monitor) pollStorage(ctx context.Context, d *csi.Driver) {
 	asking, cancel := context.WithTimeout(csi.About(ctx, csi.Subject{Node: m.Node}), askTimeout)
 	defer cancel()

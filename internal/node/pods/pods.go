@@ -86,7 +86,7 @@ func (p *Pods) Add(key string) { p.queue.Add(key) }
 // DriverCalled enqueues a Pod, by its key, after a delay: the call of a driver for one of its volumes is in flight.
 func (p *Pods) DriverCalled(key string) { p.queue.AddAfter(key, conditionDelay) }
 
-// Join joins the Pods with what knows their volumes, before Run.
+// Join connects the Pods with the parts that know their volumes, before Run.
 func (p *Pods) Join(v *volumes.Volumes, h *health.Monitor) { p.volumes, p.health = v, h }
 
 // Run processes the queue of Pods until ctx ends.

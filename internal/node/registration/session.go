@@ -34,8 +34,8 @@ const (
 // maxInfo bounds the size of an answer.
 const maxInfo = 64 << 10
 
-// maxLost is how many times in a row a driver may be lost when it is asked for its controller. Once may be chance; then
-// it is not asked any more, because each question ends it.
+// maxLost is how often in a row a driver may be lost when its controller is called. Once may be chance; after that it
+// is no longer called, because each call ends it.
 const maxLost = 2
 
 var (
@@ -61,8 +61,8 @@ type session struct {
 	failed int
 	// refused is the driver whose refusal was reported; empty if the refusal is over.
 	refused string
-	// lost counts the times in a row that the driver was lost when it was asked for its controller. It outlives the
-	// socket, which a registrar makes again with each start of the driver.
+	// lost counts how often in a row the driver was lost when its controller was called. It outlives the socket, which a
+	// registrar creates again with each start of the driver.
 	lost int
 	// name is the name that the driver at the socket has last said.
 	name string
@@ -245,8 +245,8 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo, node
 	return nil
 }
 
-// dial connects to the driver. If it is not known where its controller is, it is asked for it at this socket, unless it
-// has died of this question.
+// dial connects to the driver. If the place of its controller is unknown, dial calls the controller at this socket,
+// unless the driver has died of that call before.
 func (s *session) dial(ctx context.Context, name, endpoint string, nodeOnly bool) (*csi.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

@@ -321,8 +321,8 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// tableOf returns the mount table, or what of it is about the places of a record if no server that does not answer
-// can be asked by that.
+// tableOf returns the mount table, or only the part about the places of a record if that cannot access a server that
+// does not respond.
 func (g gatherer) tableOf(r *decide.Record) (mount.Snapshot, error) {
 	if !r.Block && !strings.Contains(r.Filesystem, " /dev/") {
 		return g.table.Snapshot()

@@ -37,7 +37,7 @@ func (d *applier) publish(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	// A driver could write to what another program has put there, or hide it.
+	// A driver could write to another program's mount there, or hide it.
 	if d.rec.Target(path) == nil {
 		if err := d.table.CheckFree(path, d.f.Block); err != nil {
 			return fmt.Errorf("target of volume %s: %w", uses.VolumeAt(path), err)
@@ -141,8 +141,8 @@ func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error 
 	return nil
 }
 
-// setGroup gives the files of a volume to a Pod's group. Like a kubelet, it leaves those that cannot be changed, which
-// would keep the Pod from its volume for ever.
+// setGroup gives the files of a volume to a Pod's group. Like a kubelet, it skips those that cannot be changed, which
+// would otherwise block the Pod forever.
 func (d *applier) setGroup(ctx context.Context, path string, group int, always bool) error {
 	err := fsgroup.Apply(ctx, path, group, always)
 	var left *fsgroup.Incomplete
@@ -155,7 +155,7 @@ func (d *applier) setGroup(ctx context.Context, path string, group int, always b
 	return nil
 }
 
-// awaitMounted checks that a driver has mounted a volume. Some drivers answer when their FUSE program has only been
+// awaitMounted checks that a driver has mounted a volume. Some drivers answer as soon as their FUSE program has been
 // started: what a Pod wrote then would be lost, and a second call would mount a second time.
 func (d *applier) awaitMounted(ctx context.Context, path string) error {
 	err := d.checkMounted(path)

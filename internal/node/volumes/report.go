@@ -215,8 +215,7 @@ func (r reporter) warnUnmounting(ctx context.Context, f *facts, path string, b v
 	}
 }
 
-// warnDetachBlocked warns the attachment whose detach waits for this node; without one, the volume, or
-// else the node.
+// warnDetachBlocked warns the attachment whose detach waits for this node; without one, the volume, otherwise the node.
 func (r reporter) warnDetachBlocked(
 	ctx context.Context, f *facts, pv *corev1.PersistentVolume, b volume.Because,
 ) {

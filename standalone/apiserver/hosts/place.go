@@ -41,8 +41,8 @@ func handlesOf(inf informers.SharedInformerFactory) handles {
 	return h
 }
 
-// free returns an error if another object has the handle of a new volume: its claim would get the data of that one.
-// It is a conflict and no refusal, for what is refused is deleted at the driver.
+// free returns an error if another object has the handle of a new volume: its claim would get the data of that one. It
+// is a conflict and not a refusal, because a refused volume is deleted at the driver.
 func (h handles) free(v *corev1.PersistentVolume) error {
 	if !h.HasSynced() {
 		return unread("volumes", errStarting)

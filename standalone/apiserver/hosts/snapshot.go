@@ -10,9 +10,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// content checks a write of a VolumeSnapshotContent or VolumeGroupSnapshotContent: what the driver says of its
-// snapshots, once also where they are, and the intent to take them, which has a finalizer and an annotation. Only the
-// controllers of snapshots and groups say to which node a content belongs.
+// content checks a write of a VolumeSnapshotContent or VolumeGroupSnapshotContent: the driver's report about its
+// snapshots, once including their topology, and the intent to take them, which has a finalizer and an annotation. Only
+// the controllers of snapshots and groups may set the node of a content.
 func (w *write) content(finalizer, creating string) error {
 	before, after, ok := w.customUpdate()
 	if !ok {
@@ -53,7 +53,7 @@ func (w *write) servesContent(c *unstructured.Unstructured) error {
 	return err
 }
 
-// snapshot checks a write of a VolumeSnapshot: the finalizer that keeps it while a volume is made from it.
+// snapshot checks a write of a VolumeSnapshot: the finalizer that keeps it while a volume is created from it.
 func (w *write) snapshot() error {
 	before, after, ok := w.customUpdate()
 	if !ok || w.GetSubresource() != "" {

@@ -131,7 +131,7 @@ func (w *write) newVolume(v *corev1.PersistentVolume) error {
 	return w.accessible(v, scope)
 }
 
-// wanted returns the volume that the provisioner makes for a claim, with what only the driver knows from v.
+// wanted returns the volume that the provisioner would create for a claim, with the driver's part taken from v.
 func (w *write) wanted(
 	claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, scope volume.Scope,
 ) (*corev1.PersistentVolume, error) {

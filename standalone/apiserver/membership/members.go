@@ -27,7 +27,7 @@ import (
 // revocation has started.
 const Revoked = "volplane-revoked-nodes"
 
-// Plane is what others need to be a control plane of the same objects.
+// Plane is what a host needs to become a control plane of the same objects.
 type Plane struct {
 	// Prefix begins the keys of the objects in an etcd that others run; "" if no other host reaches them.
 	Prefix string

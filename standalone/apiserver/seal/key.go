@@ -28,8 +28,7 @@ func newConfig() ([]byte, error) {
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make key of Secrets: %w", err)
 	}
-	// The name is in each value: another key by the same name would be taken for
-	// the right one.
+	// The name is in each value: another key of the same name would be mistaken for the right one.
 	id := sha256.Sum256(key)
 	secretbox := &apiserverv1.SecretboxConfiguration{Keys: []apiserverv1.Key{{
 		Name: "volplane-" + hex.EncodeToString(id[:4]), Secret: base64.StdEncoding.EncodeToString(key),

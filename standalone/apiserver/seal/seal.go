@@ -35,7 +35,7 @@ type Options struct {
 	// Etcd is where the Secrets are, and Prefix what all their keys begin with.
 	Etcd   clientv3.KV
 	Prefix string
-	// Defragment makes a data base without what was deleted in it; nil if others, who run it, do.
+	// Defragment rewrites the database without deleted data; nil if others run the store.
 	Defragment func() error
 	// Dir is where volplane's own key is kept.
 	Dir string

@@ -36,7 +36,7 @@ type Bulk struct {
 	beyond map[string]map[string]int
 }
 
-// NewBulk returns what is known of the objects below a prefix of etcd: nothing, until Follow runs.
+// NewBulk returns an empty record of the objects below a prefix of etcd, which Follow fills.
 func NewBulk(prefix string) *Bulk { return &Bulk{prefix: prefix + "/"} }
 
 // Follow reads all objects, and then each change, until ctx ends.

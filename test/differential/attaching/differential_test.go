@@ -22,9 +22,8 @@ import (
 const (
 	// needless is a driver that needs no attaching.
 	needless = "needless.csi.example.com"
-	// longPause is how long the sides may differ in what is attached before that
-	// is a difference: after failures Kubernetes' attach/detach controller pauses
-	// for twice as long each time, and no edit ends the pause.
+	// longPause is how long the sides may differ in attachments before that counts as a difference: after failures
+	// Kubernetes' attach/detach controller doubles its pause each time, and no edit ends the pause.
 	longPause = 2 * time.Minute
 	// stuckFor is how long at the end attachments may need to go.
 	stuckFor = 10 * time.Second
@@ -129,11 +128,9 @@ func awakeAttaching(ctx context.Context, s side, name string) error {
 	return nil
 }
 
-// touchNodes edits the CSINodes of a sequence, which ends the pauses of
-// volplane's attacher; its Nodes, as kubelets do all the time: after a restart,
-// Kubernetes takes a volume to be mounted until its node changes; and its Pods:
-// Kubernetes reconciles those of a driver that has started to need attaching only every
-// three minutes.
+// touchNodes edits the CSINodes of a sequence, which ends the pauses of volplane's attacher; its Nodes, as kubelets do
+// all the time: after a restart, Kubernetes considers a volume mounted until its node changes; and its Pods: Kubernetes
+// reconciles those of a driver that has started to need attaching only every three minutes.
 func touchNodes(ctx context.Context, s side, space string, mark int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for n := range nodesOfOne {

@@ -29,8 +29,8 @@ const (
 	casesNamespace = "default"
 	// quietEnd is the time at the end in which no further detach may happen.
 	quietEnd = 10 * time.Second
-	// slack is how much later than expected a volume may be detached, since other tests run at the same
-	// time. It ends before that of the node whose volume is wanted again would be.
+	// slack is how much later than expected a volume may be detached, since other tests run at the same time. It ends
+	// before the one of the node whose volume is wanted again is due.
 	slack = atLeave - (atLateDeath - maxUnmount) - 5*time.Second
 )
 

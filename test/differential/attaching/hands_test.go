@@ -151,7 +151,7 @@ func replaceVolume(v string) op {
 			if err != nil {
 				return err
 			}
-			// A controller may have let it go before its finalizers are taken.
+			// A controller may have removed the object before its finalizers are removed here.
 			if err := differential.LoseVolume(v).Do(ctx, s, space); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
@@ -162,10 +162,9 @@ func replaceVolume(v string) op {
 	}
 }
 
-// makeToStay makes a volume object whose predecessor of the same name has just lost its
-// finalizers. When a controller removes the last finalizer at that moment, the API server
-// deletes in a second step whatever has the name then, and that may be the new object:
-// the test waits until the side is at rest, and recreates the object if it is gone.
+// makeToStay makes a volume object whose predecessor of the same name has just lost its finalizers. When a controller
+// removes the last finalizer at that moment, the API server deletes, in a second step, the object that has the name
+// then, which may be the new one: the test waits until the side is at rest, and recreates the object if it is gone.
 func makeToStay(ctx context.Context, s side, v *corev1.PersistentVolume) error {
 	volumes := s.Client.CoreV1().PersistentVolumes()
 	for {

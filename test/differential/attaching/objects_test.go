@@ -15,10 +15,9 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// theirAttachDetach runs the controller of Kubernetes that decides which volumes
-// are attached to which nodes until the test ends, or until the returned
-// function is called. It looks every second, the shortest time that it takes,
-// whether what it has attached is still so.
+// theirAttachDetach runs the controller of Kubernetes that decides which volumes are attached to which nodes until the
+// test ends, or until the returned function is called. It verifies its attachments every second, the shortest interval
+// that it accepts.
 func theirAttachDetach(t *testing.T, s side) (stop func()) {
 	t.Helper()
 	return s.Run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000",

@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// attachRow is one reason for which what is attached may differ; explains says whether it
-// is the reason for all that differs about a volume.
+// attachRow is one reason why attachments may differ; explains says whether it is the reason for all differences about
+// a volume.
 type attachRow struct {
 	reason   string
 	explains func(d difference, volume string) bool
@@ -162,8 +162,8 @@ func going(lines []string, is bool) []string {
 		func(l string) bool { return !strings.HasSuffix(l, fmt.Sprint(" going=", is)) })
 }
 
-// forgotten says whether only Kubernetes keeps an attachment, or lets it be mounted, for a Pod whose claim
-// or volume was deleted.
+// forgotten says whether only Kubernetes keeps an attachment, or keeps it in volumesAttached, for a Pod whose claim or
+// volume was deleted.
 func forgotten(d difference, v string) bool {
 	there := differential.Has(d.Ours, "volume "+v+" ") &&
 		differential.Has(d.Ours, "claim "+strings.Replace(v, "v", "c", 1)+" ")

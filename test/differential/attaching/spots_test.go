@@ -16,8 +16,8 @@ import (
 // spot is a volume on a node.
 type spot struct{ volume, node string }
 
-// spotRow is one reason for which what is attached may differ; explains says whether it
-// is the reason for all that differs about a volume on a node.
+// spotRow is one reason why attachments may differ; explains says whether it is the reason for all differences about a
+// volume on a node.
 type spotRow struct {
 	reason   string
 	explains func(d difference, p spot) bool
@@ -260,8 +260,8 @@ func fullNode(d difference, p spot) bool {
 	return err == nil && has >= limit
 }
 
-// keptNeedless says whether only Kubernetes has detached a volume, or begun to,
-// that a Pod wants and whose driver needs no attaching.
+// keptNeedless says whether only Kubernetes has detached a volume, or begun to, although a Pod wants it, and its driver
+// needs no attaching.
 func keptNeedless(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	// The first step is that the Node no longer lists it.
@@ -272,8 +272,8 @@ func keptNeedless(d difference, p spot) bool {
 		(len(theirs) == 0 || strings.HasSuffix(theirs[0], " going=true") || begun && slices.Equal(ours, theirs))
 }
 
-// recordedNode says whether only Kubernetes does not know what the driver calls a
-// node, and the attachment records it.
+// recordedNode says whether only Kubernetes does not know the driver's id of a node, although the attachment records
+// it.
 func recordedNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	unregistered := func(lines []string) bool { return differential.Has(lines, "node "+p.node+" may ", " driver []") }
@@ -283,8 +283,8 @@ func recordedNode(d difference, p spot) bool {
 		strings.HasSuffix(theirs[0], " going=false")
 }
 
-// waitsForGone says whether only Kubernetes has not attached again what both have
-// detached, and a Pod wants on a node that has the driver, and no other node has.
+// waitsForGone says whether only Kubernetes has not attached again a volume that both have detached, and that a Pod
+// wants on a node with the driver while no other node has it.
 func waitsForGone(d difference, p spot) bool {
 	const detach = "ControllerUnpublishVolume"
 	ours := p.at(d.Ours)
@@ -351,23 +351,22 @@ func neverUnmounted(d difference, p spot) bool {
 		p.called(d.Ours, publish) == p.called(d.Theirs, publish) && p.onlyTheirsStays(d)
 }
 
-// needlessLater says whether only Kubernetes keeps attached what no Pod wants and
-// whose driver needs no attaching.
+// needlessLater says whether only Kubernetes keeps a volume attached that no Pod wants and whose driver needs no
+// attaching.
 func needlessLater(d difference, p spot) bool {
 	return differential.Has(d.Ours, nowNeedless) && differential.Has(d.Theirs, nowNeedless) && p.onlyTheirsStays(d)
 }
 
-// takenForAttached says whether only Kubernetes lets a node mount a volume that is
-// attached to it at neither side, and whose driver needs no attaching.
+// takenForAttached says whether only Kubernetes lets a node mount a volume that is attached to it on neither side, and
+// whose driver needs no attaching.
 func takenForAttached(d difference, p spot) bool {
 	return differential.Has(d.Ours, nowNeedless) && differential.Has(d.Theirs, nowNeedless) && len(p.at(d.Ours)) == 0 &&
 		len(p.at(d.Theirs)) == 0 &&
 		!slices.Contains(mounts(d.Ours, p.node), p.volume) && slices.Contains(mounts(d.Theirs, p.node), p.volume)
 }
 
-// leftWhileNeedless says whether only Kubernetes keeps attached what no Pod has
-// wanted since its driver needed no attaching, or has not attached it therefore
-// where a Pod waits for it.
+// leftWhileNeedless says whether only Kubernetes keeps a volume attached that no Pod has wanted since its driver
+// stopped needing attaching, or has for that reason not attached it where a Pod waits for it.
 func leftWhileNeedless(d difference, p spot) bool {
 	left := func(p spot) bool {
 		return differential.Has(d.Theirs, differential.Aside+leftBehind+p.volume+" on "+p.node) && p.onlyTheirsStays(d)

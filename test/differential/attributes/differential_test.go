@@ -87,7 +87,7 @@ func theirResizer(t *testing.T, s side) (stop func()) {
 		"--retry-interval-start=100ms", "--retry-interval-max="+upstream.LongestRetry.String())...)
 }
 
-// beyondModifying returns what of calls and events is wrong, though their numbers are not the same at both sides.
+// beyondModifying returns what is wrong with calls and events, although their numbers differ between the sides.
 // Kubernetes drops events when a thousand wait to be written, and after 25 about an object: what it has reported about
 // a claim must be reported here.
 func beyondModifying(ours, theirs []string) string {
@@ -170,9 +170,9 @@ func awakeModifying(ctx context.Context, s side, name string) error {
 }
 
 // touchClaims edits claims. It ends the pauses of volplane's modifier, which reconciles a claim again when that is
-// bound again; those of Kubernetes are short here, and it would take a claim that is not bound for one without work.
-// But its resizer lays the answers to its writes over what its watch has reported, older ones as well, and meets
-// conflicts until the claim is written: any edit will do.
+// bound again; those of Kubernetes are short here, and it would consider an unbound claim to be one without work. But
+// its resizer applies the answers to its writes over later states from its watch, and has conflicts until the claim is
+// written: any edit will do.
 func touchClaims(ctx context.Context, s side, space string, mark int) error {
 	patches, part := []string{fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, mark)}, ""
 	if s.Name == "volplane" {

@@ -69,7 +69,7 @@ func modifyRows() []row {
 		Explains: func(d difference, line string) bool {
 			about, ok := changedIn(d, line)
 			v := "-" + strings.Replace(about.claim, "c", "v", 1)
-			// Such a call keeps a claim whose class was deleted since from reporting that it waits for the class.
+			// Such a call prevents a claim whose class was deleted since from reporting that it waits for the class.
 			begun := func(l string) string { return strings.Replace(l, " change=Pending:", " change=InProgress:", 1) }
 			return ok && !strings.Contains(about.ours, " change=none ") && begun(about.ours) == begun(about.theirs) &&
 				differential.Has(slices.Concat(d.Ours, d.Theirs), differential.Unanswered+differential.MethodModify, v)

@@ -100,7 +100,7 @@ func makeModifiable(
 	return s.BindClaim(ctx, space, c.Name, v)
 }
 
-// newGrowing makes the class whose volumes may become larger.
+// newGrowing creates the class whose volumes may grow.
 func newGrowing() op {
 	return op{Text: "let volumes grow", Do: func(ctx context.Context, s side, space string) error {
 		_, err := s.Client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{

@@ -225,8 +225,8 @@ func goesToAnother(ours, theirs []string) bool {
 	return !slices.ContainsFunc(slices.Concat(d.OnlyOurs, d.OnlyTheirs), func(l string) bool { return !handedOn(d, l) })
 }
 
-// wentOn says whether a line is about a claim whose volume may exist, and which
-// has lost its class or its node since, or is gone.
+// wentOn says whether a line is about a claim whose volume may exist, and which has since lost its class or its node,
+// or is gone.
 func wentOn(d difference, line string) bool {
 	both := slices.Concat(d.Ours, d.Theirs)
 	name := claimIn(line)

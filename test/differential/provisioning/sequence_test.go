@@ -232,8 +232,7 @@ func describeClaim(c *corev1.PersistentVolumeClaim) string {
 	return s
 }
 
-// schedule does what the scheduler does when it has found a node, or gives it
-// up.
+// schedule does what the scheduler does when it has found a node, or abandons it.
 func schedule(claim, to string) op {
 	text, node := fmt.Sprintf("select node %s for claim %s", to, claim), strconv.Quote(to)
 	if to == "" {

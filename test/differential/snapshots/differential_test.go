@@ -166,8 +166,8 @@ func touchSnapshots(ctx context.Context, s side, _ string, mark int) error {
 	return err
 }
 
-// endSnapshots deletes all snapshots, contents, classes and claims of sequences, whatever keeps them, and
-// what their drivers keep.
+// endSnapshots removes all snapshots, contents, classes and claims of sequences unconditionally, and what their drivers
+// keep.
 func endSnapshots(ctx context.Context, s side) error {
 	if err := s.DeleteKinds(ctx, upstream.Snapshots(), upstream.SnapshotContents(),
 		upstream.SnapshotClasses()); err != nil {

@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// snapshotRow is one reason for which what is about a snapshot may differ; explains says whether it is the
-// reason for all that differs about one.
+// snapshotRow is one reason why facts about a snapshot may differ; explains says whether it is the reason for all
+// differences about one.
 type snapshotRow struct {
 	reason   string
 	explains func(about subject, line string) bool
@@ -291,7 +291,7 @@ func orphaned(about subject, _ string) bool {
 		about.contentIn(about.Ours) == "" && (about.shot == "" || about.shotIn(about.Theirs) == "")
 }
 
-// onlyKept says whether a claim is as another one, or gone, but for being kept for a snapshot.
+// onlyKept says whether a claim equals another one, or is gone, apart from being kept for a snapshot.
 func onlyKept(kept, other string) bool {
 	unkept := strings.Replace(kept, " "+volume.FinalizerSnapshotSource, "", 1)
 	unkept = strings.Replace(unkept, volume.FinalizerSnapshotSource, "", 1)

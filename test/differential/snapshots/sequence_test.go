@@ -332,7 +332,7 @@ func setPolicy(name, policy string) op {
 	return changeContent(name, "policy "+policy, fmt.Sprintf(`{"spec":{"deletionPolicy":%q}}`, policy))
 }
 
-// freeContent gives a content, which its snapshot may have left, to another snapshot.
+// freeContent gives a content, which its snapshot may have given up, to another snapshot.
 func (d *snapshotDice) freeContent(name string) op {
 	snapshot := fmt.Sprint("s", d.IntN(d.shots+2))
 	return changeContent(name, "for snapshot "+snapshot,

@@ -114,8 +114,8 @@ func claimsAndSecrets(ctx context.Context, s side, out state) error {
 	return nil
 }
 
-// shotLines describes a snapshot. Nothing follows from the error of one that is going, nor from that it is still
-// kept as a source, nor from that one without a content is kept for it: these are aside.
+// shotLines describes a snapshot. The error of a snapshot that is being deleted has no consequence, nor has a finalizer
+// that still keeps it as a source, or that keeps one without a content: these are not compared.
 func shotLines(s side, o *snapshotv1.VolumeSnapshot, contents map[string]bool) []string {
 	status := ptr.Deref(o.Status, snapshotv1.VolumeSnapshotStatus{})
 	source := "claim " + ptr.Deref(o.Spec.Source.PersistentVolumeClaimName, "none")

@@ -154,8 +154,8 @@ func tell(ts *testscript.TestScript, neg bool, args []string) {
 	d.OnCall(method, func(int, any) csitest.Action { return action })
 }
 
-// called is the command `called METHOD [TIMES] [REGEXP]`: it waits until the driver has been called so often, or
-// once, with such a request. `! called` does not wait.
+// called is the command `called METHOD [TIMES] [REGEXP]`: it waits until the driver has been called that often, or
+// once, with a matching request. `! called` does not wait.
 func called(ts *testscript.TestScript, neg bool, args []string) {
 	d := ts.Value(driverKey{}).(*csitest.Driver)
 	times, like := 1, ""

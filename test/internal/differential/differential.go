@@ -29,7 +29,7 @@ const (
 	patience = time.Minute
 	// batchLimit is how long one batch may take.
 	batchLimit = 40 * time.Minute
-	// shrinking is how long a sequence that makes a difference is made shorter.
+	// shrinking is the time limit for shortening a sequence that makes a difference.
 	shrinking = 2 * time.Minute
 )
 
@@ -85,7 +85,7 @@ func (d *Differential) table() string {
 	return b.String()
 }
 
-// Differential plays sequences at two sides, and compares what both have made of them.
+// Differential plays sequences at two sides, and compares the results.
 type Differential struct {
 	Sides []Side
 	// Few is how many sequences `make test` plays.
@@ -99,8 +99,8 @@ type Differential struct {
 	// Beyond, if set, returns what is wrong in lines that are not compared, one line each.
 	Beyond  func(ours, theirs []string) string
 	Counted map[string]int
-	// games numbers the namespaces, touches the edits, wakes what shows that the
-	// controllers have seen everything.
+	// games numbers the namespaces, touches the edits, and wakes the markers that show that the controllers have seen
+	// everything.
 	games, touches, wakes int
 	// restarts counts those of the controllers, which took so long.
 	restarts   int
@@ -156,9 +156,8 @@ func (d *Differential) differ(ours, theirs []string) (difference, reason string)
 	return difference, ""
 }
 
-// settle returns the states at rest. What failed is repeated after growing pauses, and no
-// controller watches everything that may end a failure; where the sides differ, users
-// therefore edit their claims, and get time.
+// settle returns the states at rest. Failed steps are repeated after growing pauses, and no controller watches
+// everything that may end a failure; so where the sides differ, users edit their claims, and more time is allowed.
 func (d *Differential) settle(ctx context.Context, spaces []string, ended []bool) ([]State, error) {
 	if err := d.awake(ctx); err != nil {
 		return nil, err
@@ -212,8 +211,8 @@ func (d *Differential) rest(ctx context.Context) ([]State, error) {
 	return states, both.Wait()
 }
 
-// awake waits until the controllers of both sides have seen all that users did: a
-// side where nothing changes may be at rest, or have had no processor to begin.
+// awake waits until the controllers of both sides have seen all actions of users: a side without changes may be at
+// rest, or may not have had the processor yet.
 func (d *Differential) awake(ctx context.Context) error {
 	d.wakes++
 	return d.both(func(s Side) error { return s.Topic.Awake(ctx, s, fmt.Sprint("awake-", d.wakes)) })
@@ -259,7 +258,7 @@ func (s Side) step(ctx context.Context, all []Sequence, spaces []string, ended [
 // when the controllers ended depends on their pauses.
 const Unanswered = "kept back the answer to "
 
-// Aside begins the lines that are not compared: what always differs, and what changes while a call is
+// Aside begins the lines that are not compared: facts that always differ, and those that change while a call is
 // repeated.
 const Aside = "aside: "
 

@@ -24,8 +24,8 @@ const (
 	disturbances, edits = 40, 4
 )
 
-// disturber edits claims and volumes of some sequences whenever another client has
-// written them, so that what controllers write meets conflicts.
+// disturber edits claims and volumes of some sequences whenever another client has written them, which causes conflicts
+// for the controllers.
 type disturber struct {
 	client kubernetes.Interface
 	space  *regexp.Regexp
@@ -87,7 +87,7 @@ func (d *disturber) follow(
 	}
 }
 
-// see edits an object some times if another client has written it.
+// see edits an object a few times if another client has written it.
 func (d *disturber) see(ctx context.Context, object runtime.Object) {
 	o, ok := object.(metav1.Object)
 	if !ok || !d.chosen(o) {

@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// MakeNode makes a node that is ready, which the driver knows by an id.
+// MakeNode creates a ready node, which the driver knows under an id.
 func (s Side) MakeNode(ctx context.Context, name, id string) error {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"}},
@@ -162,8 +162,8 @@ func (s Side) MakeClass(ctx context.Context, c SnapshotClass) error {
 	return err
 }
 
-// BindClaim makes a volume, at the driver as well if it is the driver's, and gives it to a claim, as a binder
-// and a provisioner do. The claim stays protected, because no controller for that runs here.
+// BindClaim makes a volume, at the driver as well if it is the driver's, and gives it to a claim, as a binder and a
+// provisioner would. The claim stays protected, because no controller for that runs here.
 func (s Side) BindClaim(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	c, err := s.Client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
 	if err != nil || c.Spec.VolumeName != "" {
@@ -211,7 +211,7 @@ func (s Side) DeleteAtDriver(ctx context.Context, snapshot, v string) error {
 	return err
 }
 
-// UnprotectClaim takes from a claim what the API server keeps it by.
+// UnprotectClaim removes the finalizer that the API server gives a claim.
 func (s Side) UnprotectClaim(ctx context.Context, space, name string) error {
 	return upstream.Unmet(func() error {
 		claims := s.Client.CoreV1().PersistentVolumeClaims(space)

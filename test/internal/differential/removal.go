@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// EndClaims deletes all claims, their volumes and events of sequences, whatever keeps them, and what their drivers
+// EndClaims removes all claims of sequences, with their volumes and events, unconditionally, and what their drivers
 // keep.
 func EndClaims(ctx context.Context, s Side) error {
 	core := corev1.SchemeGroupVersion

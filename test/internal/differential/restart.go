@@ -29,8 +29,8 @@ const (
 	meanwhile
 	// immediately: the controllers end as soon as users have done things.
 	immediately
-	// beforehand and afterwards: they end when drivers have been asked, and
-	// have or have not done their work, and have not answered.
+	// With beforehand and afterwards, they end when drivers have been called and have not answered, before or after they
+	// have done their work.
 	beforehand
 	afterwards
 	// WithoutAttach makes the driver declare afterwards that it needs no attaching; no controller is restarted.

@@ -33,7 +33,7 @@ type Side struct {
 	Client kubernetes.Interface
 	// Dynamic reaches custom resources.
 	Dynamic dynamic.Interface
-	// Storage is the side's driver, memory what was seen of its claims.
+	// Storage is the side's driver, and memory what was observed of its claims.
 	Storage *Storage
 	Memory  *memory
 	Life    *life

@@ -68,7 +68,7 @@ func (s Side) versions(ctx context.Context) (string, error) {
 	if s.Topic.Versions != nil {
 		return s.Topic.Versions(ctx, s)
 	}
-	// Operations of several sequences may wait for rest at the same time, and what is seen is remembered.
+	// Operations of several sequences may wait for rest at the same time, and share what they have observed.
 	s.Memory.seeing.Lock()
 	defer s.Memory.seeing.Unlock()
 	all, err := s.Topic.States(ctx, s)

@@ -214,8 +214,7 @@ func (s *Storage) calls() map[string]int {
 type memory struct {
 	seeing sync.Mutex
 	Claims map[types.UID]ClaimName
-	// calls is how many calls of the driver are in asked: the lines by
-	// sequence, each once.
+	// calls is the number of driver calls included in asked: the lines by sequence, each once.
 	calls int
 	asked map[string]map[string]bool
 	// asides are lines that are not compared and stay until the end, by sequence.
@@ -264,7 +263,7 @@ func (m *memory) Volume(uid types.UID) string {
 	return "pvc-" + string(uid)
 }
 
-// usual gives the volumes that were made for claims their usual names.
+// usual gives the volumes of claims their usual names.
 func (m *memory) usual(text string) string {
 	if m.Naming != nil {
 		for uid := range m.Claims {

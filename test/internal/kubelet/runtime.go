@@ -127,8 +127,7 @@ func (c *containers) PodSandboxStatus(
 	return &cri.PodSandboxStatusResponse{Status: clone(s)}, nil
 }
 
-// clone returns a copy whose state does not change any more; what it points to
-// never does.
+// clone returns a copy whose state no longer changes; the objects that it points to never do.
 func clone(s *cri.PodSandboxStatus) *cri.PodSandboxStatus {
 	return &cri.PodSandboxStatus{
 		Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Network: s.Network, Linux: s.Linux,

@@ -18,9 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Leftovers names everything of volumes that exists: objects, files in the
-// pool, mounts below dir, loop devices over files below dir. After all claims
-// and Pods have gone it must be empty.
+// Leftovers names everything of volumes that exists: objects, files in the pool, mounts below dir, loop devices over
+// files below dir. After all claims and Pods are deleted, it must be empty.
 func (p *Plane) Leftovers(ctx context.Context, client kubernetes.Interface) ([]string, error) {
 	left, err := Objects(ctx, client)
 	if err != nil {

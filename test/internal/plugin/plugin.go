@@ -76,8 +76,7 @@ func Serve(o Options) (*Driver, error) {
 	return d, nil
 }
 
-// Close ends it and takes its loop devices away; what is mounted stays. It may be
-// repeated.
+// Close ends it and removes its loop devices; mounts stay. It may be repeated.
 func (d *Driver) Close() error {
 	d.withdraw()
 	err := <-d.withdrawn
