@@ -37,7 +37,7 @@ func (k Key) String() string {
 	return k.Kind + "/" + k.Namespace + "/" + k.Name
 }
 
-// Pace is what a user has chosen for a controller. Zero values are the controller's own.
+// Pace is a user's choice for a controller. Zero values leave the controller's own.
 type Pace struct {
 	// RetryMin and RetryMax bound the back-off of a key after errors.
 	RetryMin, RetryMax time.Duration
@@ -46,7 +46,7 @@ type Pace struct {
 	Workers int
 }
 
-// Retry returns the back-off with what the user has chosen of it.
+// Retry returns the back-off with the user's choice applied.
 func (p Pace) Retry(own queue.Backoff) queue.Backoff {
 	own.Max = cmp.Or(p.RetryMax, own.Max)
 	own.Min = cmp.Or(p.RetryMin, own.Min)
@@ -103,7 +103,7 @@ type Controller struct {
 	// RetryMin and RetryMax bound the back-off of a key after errors; the defaults are 50 ms and
 	// 5 minutes.
 	RetryMin, RetryMax time.Duration
-	// Pace takes the place of the fields above, as far as the user has chosen it.
+	// Pace overrides the fields above, as far as the user has set it.
 	Pace Pace
 	// Reconcile does the next step for a key. It must be safe to repeat. After an error the key is
 	// requeued with back-off.
@@ -138,8 +138,8 @@ func (c *Controller) init() {
 			},
 			Retry: c.Pace.Retry(queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}), Log: c.Log,
 			Held: func(err error) bool { return errors.Is(err, csi.ErrHeld) },
-			// A conflict only means that the facts were outdated. It is normal and not worth a log line. What a driver
-			// has answered is in the log already.
+			// A conflict only means that the facts were outdated. It is normal and not worth a log line. Answers of drivers are
+			// in the log already.
 			Silent: func(err error) bool { return apierrors.IsConflict(err) || csi.IsAnswer(err) },
 		})
 	})

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// pass lets time pass, which only the clock of a test does.
+// pass lets time pass, on the test's clock only.
 func pass(d time.Duration) { <-time.After(d) }
 
 func run(t *testing.T, c *Controller) {

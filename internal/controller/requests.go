@@ -52,7 +52,7 @@ func (r *Requests) Ask(claim types.UID, driver string) {
 	}
 }
 
-// Asked returns the driver that was requested for a claim, or "".
+// Asked returns the driver of a claim's request, or "".
 func (r *Requests) Asked(claim types.UID) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

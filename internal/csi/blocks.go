@@ -19,7 +19,7 @@ type BlockAnswer interface {
 // BlockOrder judges the answers of a stream one by one: blocks go forwards, do not overlap, lie within the volume and
 // the request, and the answers agree about the volume. So every stream ends, and none of it has to be kept in memory.
 type BlockOrder struct {
-	// Kind and Capacity are what the first answer said of blocks and of the volume.
+	// Kind and Capacity are what the first answer said about blocks and about the volume.
 	Kind     csipb.BlockMetadataType
 	Capacity int64
 	// End is the end of the last block.

@@ -22,10 +22,10 @@ import (
 	"volplane.dev/volplane/internal/redact"
 )
 
-// Call is a call that has ended, as it may be shown to people: nothing in it is a secret.
+// Call is a call that has ended, in a form that may be shown: nothing in it is secret.
 type Call struct {
 	Time time.Time `json:"time"`
-	// Driver is the driver's name, empty if it is not known yet.
+	// Driver is the driver's name, empty if it is unknown.
 	Driver string `json:"driver"`
 	// Method is the full name of the gRPC method, "/csi.v1.Node/NodeStageVolume".
 	Method string `json:"method"`
@@ -144,7 +144,7 @@ func shown(message any, secrets *redact.Secrets) json.RawMessage {
 	return out.Bytes()
 }
 
-// hideTexts replaces all texts of a message by what may be shown of them.
+// hideTexts replaces all texts of a message by their redacted forms.
 func hideTexts(m protoreflect.Message, secrets *redact.Secrets) {
 	var texts, own []string
 	eachText(m, func(f protoreflect.FieldDescriptor, name, text string) string {

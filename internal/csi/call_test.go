@@ -42,7 +42,7 @@ func TestShownFields(t *testing.T) {
 	}
 }
 
-// TestShown: what a trace has of messages.
+// TestShown: the form of messages in a trace.
 func TestShown(t *testing.T) {
 	m := NewMemory(nil)
 	for _, test := range []struct {

@@ -60,7 +60,7 @@ func WithControllerTimeout(limit time.Duration) Option {
 // VolumeLocks. By default a Driver has its own.
 func WithVolumeLocks(t *VolumeLocks) Option { return func(o *options) { o.locks = t } }
 
-// WithDialer makes connections by dial, and not to the socket: tests reach a driver in memory.
+// WithDialer makes connections with dial instead of to the socket: tests reach a driver in memory.
 func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
@@ -69,8 +69,8 @@ func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 // a registrar needs, and a driver that is not ready yet, or whose controller does not answer, can be registered.
 func WithNameOnly() Option { return func(o *options) { o.nameOnly = true } }
 
-// WithNameTimeout limits the time of each question of WithNameOnly, which is asked again then. The default is that of
-// other calls.
+// WithNameTimeout limits the time of each call of WithNameOnly, which is then repeated. The default is that of other
+// calls.
 func WithNameTimeout(limit time.Duration) Option { return func(o *options) { o.name = limit } }
 
 // WithNodeOnly makes Dial skip the controller service: the driver has it at another socket, or not at all.

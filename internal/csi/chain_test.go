@@ -105,7 +105,7 @@ func TestSecretsByTheirNames(t *testing.T) {
 	}
 }
 
-// A secret that is a part of our own words must not change what they mean.
+// A secret that is a part of our own text must not change its meaning.
 func TestShortSecret(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
@@ -120,7 +120,7 @@ func TestShortSecret(t *testing.T) {
 func TestOneCallForEachVolume(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
-	// Calls that take a while meet each other.
+	// The calls take a while, which makes them overlap.
 	linger := func(int, any) csitest.Action {
 		for range 1000 {
 			runtime.Gosched()

@@ -195,8 +195,7 @@ func TestDriverDiesDuringCall(t *testing.T) {
 	}
 }
 
-// noticed repeats a call while it fails because the old connection is lost; no
-// call may end in another way than not at all.
+// noticed repeats a call while it fails because the old connection is lost; every other call must not have been made.
 func noticed(t *testing.T, c *csi.Driver) error {
 	t.Helper()
 	ctx := within(t, patience)
@@ -244,8 +243,7 @@ func TestRenamedDriver(t *testing.T) {
 	}
 }
 
-// Calls that begin together on a lost connection must not slip by the check
-// that one of them makes.
+// Calls that begin together on a lost connection must not bypass the check that one of them makes.
 func TestRenamedDriverAndManyCalls(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)

@@ -36,8 +36,8 @@ type Driver struct {
 	Version string
 	// Endpoint is the path of the driver's socket.
 	Endpoint string
-	// HasController says that the controller service is behind this socket. The processes of a driver that has
-	// several may all say CONTROLLER_SERVICE, so it is the controller service that is asked.
+	// HasController says that the controller service is behind this socket. If a driver has several processes, all of them
+	// may report CONTROLLER_SERVICE, so the controller service itself is called.
 	HasController bool
 	// Scope says for which volumes the process that has this Driver calls the controller service.
 	Scope volume.Scope
@@ -95,7 +95,7 @@ func (d *Driver) ControllerClient() csipb.ControllerClient {
 }
 
 // GroupControllerClient returns a client of the driver's group controller service. It refuses answers that are not
-// about the group that was asked for.
+// about the requested group.
 func (d *Driver) GroupControllerClient() csipb.GroupControllerClient {
 	return csipb.NewGroupControllerClient(d.service)
 }
@@ -145,7 +145,7 @@ func CheckIs(d *Driver, name string) error {
 	return nil
 }
 
-// Connected says whether there is a connection to the driver. It makes no call.
+// Connected says whether a connection to the driver exists. It makes no call.
 func (d *Driver) Connected() bool { return d.link.connected() }
 
 // AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of ctx if that ends
@@ -202,7 +202,7 @@ func (d *Driver) askName(ctx context.Context) error {
 	return nil
 }
 
-// awaitName asks the driver for its name until it can be reached, and answers within the limit of a question, if any.
+// awaitName calls for the driver's name until it can be reached, and answers within the time limit, if any.
 func (d *Driver) awaitName(ctx context.Context, limit time.Duration) error {
 	return untilReady(ctx, func() (again bool, err error) {
 		ask, cancel := ctx, func() {}
@@ -257,8 +257,8 @@ func awaitReady(ctx context.Context, identity csipb.IdentityClient) error {
 	})
 }
 
-// untilReady calls f until it does not want to be called again, and returns its error. When ctx ends before, it returns
-// the last error.
+// untilReady calls f until it does not request another call, and returns its error. If ctx ends first, it returns the
+// last error.
 func untilReady(ctx context.Context, f func() (again bool, err error)) error {
 	for pause := probePause; ; pause = min(2*pause, maxProbePause) {
 		again, err := f()

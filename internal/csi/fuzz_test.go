@@ -54,7 +54,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzError wants outcomes and descriptions of whatever a driver says.
+// FuzzError: every error of a driver has an outcome and a description.
 func FuzzError(f *testing.F) {
 	f.Add(uint32(0), "")
 	f.Add(uint32(13), "grpc: received message larger than max (5 vs. 4)")

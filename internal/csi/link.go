@@ -95,8 +95,8 @@ func (l *link) invoke(ctx context.Context, method string, req, reply any, opts .
 	return callError(c.Invoke(ctx, method, req, reply, opts...))
 }
 
-// callError returns the error of a call for people. When the deadline of a call passes, the driver's side may
-// notice that first; gRPC's error then names the HTTP/2 frame that ended the stream, and not the deadline.
+// callError returns a readable error of a call. When the deadline of a call passes, the driver's side may notice that
+// first; gRPC's error then names the HTTP/2 frame that ended the stream, and not the deadline.
 func callError(err error) error {
 	s := status.Convert(err)
 	if s.Code() == codes.DeadlineExceeded && strings.HasPrefix(s.Message(), "stream terminated") {

@@ -79,8 +79,7 @@ func hideInError(err error, hide func(string) string) error {
 	return status.Error(s.Code(), hide(s.Message()))
 }
 
-// hide returns the driver's text without secrets or, if the secrets are not known, why it is not
-// shown.
+// hide returns the driver's text without secrets or, if the secrets are unknown, why it is not shown.
 func (m *Memory) hide(ctx context.Context, driver, volumeID, text string) string {
 	if text == "" {
 		return ""
@@ -131,8 +130,8 @@ func mayQuote(req any) (id string, ok bool) {
 	return id, all || id != ""
 }
 
-// hideInAnswer removes secrets from the texts for people in an answer. All other fields are sent
-// back to the driver later and must not change.
+// hideInAnswer removes secrets from the human-readable texts in an answer. All other fields are sent back to the driver
+// later and must not change.
 func hideInAnswer(reply any, hide func(string) string) {
 	m, ok := reply.(proto.Message)
 	if !ok {

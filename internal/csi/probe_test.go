@@ -30,7 +30,7 @@ func TestNameTimeout(t *testing.T) {
 	}
 }
 
-// TestProbe: a driver is asked over a connection of its own, as soon as it listens, and within the time limit.
+// TestProbe: a driver is probed over a new connection, as soon as it listens, and within the time limit.
 func TestProbe(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	d.OnCall("Probe", func(n int, _ any) csitest.Action {

@@ -11,11 +11,9 @@ import (
 var (
 	// ErrName says that CSI does not allow the driver's name. It is final.
 	ErrName = errors.New("driver's name is not usable")
-	// ErrOtherDriver says that a driver with another name answers. It ends when the registered
-	// driver returns.
+	// ErrOtherDriver says that a driver with another name responds. It ends when the registered driver returns.
 	ErrOtherDriver = errors.New("another driver answers at this socket")
-	// ErrAnswer says that the driver's answer cannot be used. The call may have taken effect; it
-	// may be repeated.
+	// ErrAnswer says that the driver's answer is unusable. The call may have taken effect; it may be repeated.
 	ErrAnswer = errors.New("the driver's answer breaks the CSI specification")
 	// ErrHeld says that the function of WithHold did not allow the call, so the driver was not
 	// called. It may be repeated.
@@ -31,8 +29,8 @@ var (
 	ErrPlanted = errors.New("this fault is planted")
 )
 
-// refusal is an error that was made here and not by the driver. It is also a gRPC status, so that
-// OutcomeOf handles both. Its text holds nothing of the request.
+// refusal is an error that was made here and not by the driver. It is also a gRPC status, which lets OutcomeOf handle
+// both. Its text contains nothing of the request.
 type refusal struct {
 	code   codes.Code
 	reason error

@@ -36,7 +36,7 @@ func volumeOf(req any) string {
 	if id := idOf(req); id != "" {
 		return "id " + id
 	}
-	// A group has calls of its own, and CSI asks for one at a time of them, too.
+	// A group has its own calls, which CSI requires to be made one at a time, too.
 	if r, ok := req.(*csipb.CreateVolumeGroupSnapshotRequest); ok {
 		return "groupname " + r.GetName()
 	}

@@ -36,7 +36,7 @@ func (d *Driver) Within(term context.Context, certain func() bool) *Driver {
 	return &limited
 }
 
-// lastsKey is the key of what says, in the context of a call, whether its term lasts.
+// lastsKey is the context key of the function that says whether a call's term lasts.
 type lastsKey struct{}
 
 func withTerm(term context.Context, certain func() bool) decorator {

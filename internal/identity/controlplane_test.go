@@ -18,7 +18,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/identity"
 )
 
-// keyHolder is a control plane that gives its keys away, in a test.
+// keyHolder is a control plane that hands out its keys, in a test.
 type keyHolder struct {
 	t *testing.T
 	// next are the results of the next requests, in order; later ones succeed.

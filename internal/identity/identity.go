@@ -37,7 +37,7 @@ type Identity struct {
 	log           *slog.Logger
 }
 
-// Invited returns the name in an invitation, and of what it is.
+// Invited returns the name in an invitation, and its kind.
 func Invited(config *rest.Config) (name string, kind decide.Kind, ok bool) {
 	t, ok := decide.ParseToken(config.BearerToken)
 	return t.Node, t.Kind, ok

@@ -191,9 +191,8 @@ func TestJoinRefuses(t *testing.T) {
 	}
 }
 
-// TestKeep: a certificate is renewed when two thirds of its life are over, for a
-// new key each time; what fails is tried again in time, and the file always has
-// a key with its certificate.
+// TestKeep: a certificate is renewed when two thirds of its life are over, for a new key each time; a failed renewal is
+// tried again in time, and the file always has a key with its certificate.
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)

@@ -42,7 +42,7 @@ const (
 type servers struct {
 	path string
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// moved is called when another control plane answers than the one before.
+	// moved is called when another control plane responds than before.
 	moved func(before, now string)
 	// home is the address in the configuration of the clients, host:port.
 	home string
@@ -124,7 +124,7 @@ func (s *servers) read() {
 	s.known = merge(s.known, from.Addresses)
 }
 
-// merge returns the addresses of now, those that were known in their order.
+// merge returns the current addresses, with those that were known in their previous order.
 func merge(known, now []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(known), func(a string) bool { return !slices.Contains(now, a) })
 	added := slices.DeleteFunc(slices.Clone(now), func(a string) bool { return slices.Contains(kept, a) })

@@ -17,7 +17,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/identity"
 )
 
-// network is what answers at addresses: "up" connects, "down" refuses, and nothing is silent.
+// network determines what happens at addresses: "up" connects, "down" refuses, and anything else is silent.
 type network map[string]string
 
 var errDown = errors.New("connection refused")
@@ -34,8 +34,8 @@ func (n network) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	return nil, context.Cause(ctx)
 }
 
-// TestDial: a client connects to the server that has answered last, and to another one if that does not answer: after
-// no time if it refuses, and after little if it is silent.
+// TestDial: a client connects to the server that responded last, and to another one if that does not respond:
+// immediately if it refuses, and after a short time if it is silent.
 func TestDial(t *testing.T) {
 	for name, c := range map[string]struct {
 		network network
@@ -74,7 +74,7 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// TestDialEnds: a client that gives up does not wait for servers that are silent.
+// TestDialEnds: a client that gives up does not wait for silent servers.
 func TestDialEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serversBelow(t.TempDir())

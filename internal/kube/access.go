@@ -17,8 +17,7 @@ type Access struct {
 	Verbs           []string
 	Namespace       string
 	Names           []string
-	// Fields are all that these verbs change in an existing object. Clients do not enforce
-	// it: tests do.
+	// Fields are all fields that these verbs change in an existing object. Clients do not enforce it: tests do.
 	Fields []Field
 }
 

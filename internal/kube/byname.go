@@ -77,7 +77,7 @@ type byName[T Object] struct {
 	// first are the names that are read at the start.
 	first []string
 	begun chan struct{}
-	// run has a reflector fill a store until the returned function is called, which waits for its end. It and ended are
+	// run fills a store with a reflector until the returned function is called, which waits for its end. It and ended are
 	// set when begun is closed.
 	run   func(cache.ListerWatcher, cache.ReflectorStore) (stop func())
 	ended <-chan struct{}
@@ -157,15 +157,15 @@ func (b *byName[T]) followersOf(keys []string) (out []*follower[T]) {
 	return out
 }
 
-// possible says whether an object can have a key. Pods and claims may name what no object can be named, and a request
-// for a very long name would fail for as long as they exist.
+// possible says whether an object can have a key. Pods and claims may name impossible objects, and a request for a very
+// long name would fail for as long as they exist.
 func possible(key string) bool {
 	return !slices.ContainsFunc(strings.SplitN(key, "/", 2), func(name string) bool {
 		return len(validation.NameIsDNSSubdomain(name, false)) > 0
 	})
 }
 
-// followAll reads all objects instead of single ones. The first list is newer than all that was read before.
+// followAll reads all objects instead of single ones. The first list is newer than everything that was read before.
 func (b *byName[T]) followAll() {
 	for _, f := range b.followers {
 		f.stop()

@@ -85,10 +85,10 @@ func NewNamespaceCaches(client kubernetes.Interface, namespace, node string) *Ca
 	return &Caches{client: client, node: node, namespace: namespace, whole: true, trimmer: &Trimmer{}}
 }
 
-// Share has the caches share objects with others of the process. It must be called before they are started.
+// Share makes the caches share objects with others of the process. It must be called before they are started.
 func (c *Caches) Share(t *Trimmer) { c.trimmer = t }
 
-// Lendable asks for the caches that Borrow borrows, and returns c.
+// Lendable requests the caches that Borrow borrows, and returns c.
 func (c *Caches) Lendable() *Caches {
 	c.Claims()
 	c.Volumes()

@@ -122,9 +122,8 @@ func (l *IntentLog) isResolved(known *intent, key, value string) bool {
 	return known != nil && known.resolved && known.value == value && l.unconfirmed[key] != value
 }
 
-// needRewrite returns the objects that have not changed since a write of unknown outcome: that
-// write could still arrive. After a rewrite, the server refuses it because of its old resource
-// version.
+// needRewrite returns the objects that have not changed since a write whose outcome is unknown: that write could still
+// arrive. After a rewrite, the server refuses it because of its old resource version.
 func (l *IntentLog) needRewrite() (names []string) {
 	for name, before := range l.pending {
 		now := l.objects[name]

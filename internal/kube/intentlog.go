@@ -61,7 +61,8 @@ func (p LogPlace) objects() []string {
 	return names
 }
 
-// has says whether an object with the log's label is one of its own: others have names that no writer of the log uses.
+// has says whether an object with the log's label is one of its own: other objects have names that no writer of the log
+// uses.
 func (p LogPlace) has(o *corev1.ConfigMap) bool { return slices.Contains(p.objects(), o.Name) }
 
 // Access returns the rights that the log's writer needs. It writes no other objects than the
@@ -95,13 +96,13 @@ type IntentLog struct {
 	place  LogPlace
 	puts   Batch[putRequest]
 
-	// ioMu serializes reads and writes of the objects, so that either the fields below equal what
-	// the server has, or loaded is false.
+	// ioMu serializes reads and writes of the objects, so either the fields below equal the server's state, or loaded is
+	// false.
 	ioMu sync.Mutex
 
 	// mu guards the fields below. It is not held during requests.
 	mu sync.Mutex
-	// loaded says whether the fields below equal what the server has.
+	// loaded says whether the fields below equal the server's state.
 	loaded bool
 	// entries holds the intents on the server, by key.
 	entries map[string]*intent
@@ -183,8 +184,8 @@ func (l *IntentLog) Holds(key string) bool {
 	return !l.loaded || coming || l.entries[key] != nil
 }
 
-// Put returns when the server has stored the intent. After an error the intent may be stored or
-// not; Get shows it, once the log was loaded again. Put may be repeated.
+// Put returns when the server has stored the intent. After an error the intent may be stored or not; Get shows it, once
+// the log is loaded again. Put may be repeated.
 func (l *IntentLog) Put(ctx context.Context, key, value string) error {
 	return l.puts.Do(ctx, putRequest{key: key, value: value})
 }

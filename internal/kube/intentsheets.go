@@ -42,7 +42,7 @@ type leaseSheets struct {
 	api typedcoordinationv1.LeaseInterface
 }
 
-// List returns all sheets that match. Damaged ones are an error: nothing may be forgotten that was begun.
+// List returns all sheets that match. Damaged ones are an error: no begun work may be forgotten.
 func (s leaseSheets) List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error) {
 	all, err := s.api.List(ctx, o)
 	if err != nil {

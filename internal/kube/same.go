@@ -23,7 +23,7 @@ type sameObjects struct {
 type pool interface {
 	// find returns the object of the same version that is held, or nil.
 	find(o any) any
-	// hold returns the object of the same version that is held, or else o, which is held from then on.
+	// hold returns the object of the same version that is held, otherwise o, which is held from then on.
 	hold(o any) any
 }
 
@@ -64,7 +64,7 @@ type latest[T any, P interface {
 }] struct {
 	mu      sync.Mutex
 	objects map[types.UID]weak.Pointer[T]
-	// full is the number of objects at which those that are gone are forgotten.
+	// full is the number of objects at which those that are gone are removed.
 	full int
 }
 

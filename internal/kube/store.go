@@ -30,9 +30,9 @@ type store[T Object] struct {
 	// seen is the resource version up to which the watch has reported everything. Versions of one
 	// kind are numbers that grow with each write, and a watch reports in order.
 	seen uint64
-	// seenOf is the same for each key where objects are read by name; else it is nil.
+	// seenOf is the same for each key where objects are read by name; otherwise it is nil.
 	seenOf map[string]uint64
-	// named is called with objects before they can be read, and returns what to call after that; nil for nothing.
+	// named is called with objects before they can be read, and returns a function to call after that; it may be nil.
 	named func([]T) (seen func())
 	// overlays holds the results of own writes that the watch has not caught up with.
 	overlays map[string]overlay[T]
@@ -249,7 +249,7 @@ func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []cha
 		}
 		delete(s.overlays, key)
 		if is := exists && o.GetUID() == w.uid; !is && (!known || before.GetUID() != w.uid) {
-			// Readers have seen an object that was created and deleted without a report of the watch.
+			// Readers have seen an object that was created and deleted without a report by the watch.
 			changes = append(changes, change[T]{w.last, none})
 		}
 	})

@@ -62,8 +62,8 @@ type translated struct {
 	Translation
 }
 
-// trimmerOf returns what prepares each object before it is cached, and the client to fill caches with. That client is
-// not a translating one: the trimmer translates.
+// trimmerOf returns the function that prepares objects for caches, and the client that fills caches. That client does
+// not translate: the trimmer does.
 func trimmerOf(client kubernetes.Interface) (*Trimmer, kubernetes.Interface) {
 	if t, ok := client.(*translated); ok {
 		return &Trimmer{show: t.Show}, t.Interface

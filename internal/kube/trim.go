@@ -30,8 +30,8 @@ type Trimmer struct {
 // objects, too.
 func NewTrimmer(t Translation) *Trimmer { return &Trimmer{show: t.Show, same: &sameObjects{}} }
 
-// Whole returns the object to cache instead of o, with all that the API has but managedFields. It changes o unless it
-// has returned it before.
+// Whole returns the object to cache instead of o, with all fields except managedFields. It changes o unless it has
+// returned it before.
 func (t *Trimmer) Whole(o any) (any, error) {
 	return t.once(o, t.same.whole(o), func() {}), nil
 }

@@ -70,7 +70,7 @@ func (g *grove) backed() {
 	g.ok(unix.Mount(g.at("backend/view"), g.at("source/data"), "", unix.MS_BIND, ""))
 }
 
-// below wants so many mounts at and below a path.
+// below requires this many mounts at and below a path.
 func (g *grove) below(path string, want int) []Point {
 	g.Helper()
 	points, err := Below(g.at(path))
@@ -123,15 +123,14 @@ func TestBindForbidsBelow(t *testing.T) {
 		}
 	}
 	g.ok(os.WriteFile(g.at("source/data/x"), nil, 0o600))
-	// Asked for again with more, it forbids that as well.
+	// If the bind is requested again with more restrictions, they apply as well.
 	g.ok(Unmount(g.at("bound")), Bind(g.at("source"), g.at("bound"), 0), Bind(g.at("source"), g.at("bound"), ReadOnly))
 	if err := os.WriteFile(g.at("bound/data/y"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 		t.Errorf("written to: %v", err)
 	}
 }
 
-// TestBindIsWhole: what the kernel would leave out of a bind is an error, not a
-// directory in which data is lost.
+// TestBindIsWhole: mounts that the kernel would omit from a bind are an error, not a directory in which data is lost.
 func TestBindIsWhole(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -167,7 +166,7 @@ func TestUnmountInnermostFirst(t *testing.T) {
 	}
 }
 
-// TestUnmountOfAPlainDirectory: it unmounts nothing that others have mounted below it.
+// TestUnmountOfAPlainDirectory: mounts that others have made below it are not unmounted.
 func TestUnmountOfAPlainDirectory(t *testing.T) {
 	g := newGrove(t)
 	g.mount("plain/theirs")
@@ -277,7 +276,7 @@ func TestCopiesGoToo(t *testing.T) {
 	}
 }
 
-// TestDeadAreDetached with all that is mounted below them.
+// TestDeadAreDetached: dead mounts are detached with everything mounted below them.
 func TestDeadAreDetached(t *testing.T) {
 	g := newGrove(t)
 	g.mount("source")
@@ -292,7 +291,7 @@ func TestDeadAreDetached(t *testing.T) {
 	g.below("source", 0)
 }
 
-// TestWithin: what leads into a directory by a bind leads into it.
+// TestWithin: a path that leads into a directory through a bind counts as inside it.
 func TestWithin(t *testing.T) {
 	g := newGrove(t)
 	g.ok(os.MkdirAll(g.at("data/pool/volumes"), 0o700), os.Mkdir(g.at("data-too"), 0o700),

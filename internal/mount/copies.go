@@ -22,7 +22,7 @@ const hostPIDs = "pid:[4026531836]"
 // Copies are places of filesystems that are mounted in more than one way.
 type Copies []site
 
-// Of says whether what a mount shows, or a part of it, is among them.
+// Of says whether the filesystem of a mount, or a part of it, is among them.
 func (c Copies) Of(p Point) bool {
 	return slices.ContainsFunc(c, func(s site) bool { return s.device == p.Device && isBelow(s.path, p.Root) })
 }
@@ -68,7 +68,7 @@ func placeOf(i *mountinfo.Info) site {
 	return site{fmt.Sprintf("%d:%d", i.Major, i.Minor), i.Root}
 }
 
-// seat says what is mounted where in the mounts of a peer group.
+// seat is the place of a mount within the mounts of a peer group.
 type seat struct {
 	what        site
 	peers, path string
@@ -178,7 +178,7 @@ func OnThreadOfItsOwn(f func()) {
 		defer close(done)
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// While this goroutine waits with the first thread, another one cannot have it.
+			// While this goroutine occupies the first thread, no other can get it.
 			OnThreadOfItsOwn(f)
 			runtime.UnlockOSThread()
 			return

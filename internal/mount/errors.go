@@ -33,7 +33,7 @@ var (
 	// ErrHidden says that a mount cannot be reached by its path any more, because something was
 	// mounted above it later.
 	ErrHidden = errors.New("what is mounted there is hidden by another mount above it")
-	// ErrNotFree says that there is something else than an empty directory or file at a path.
+	// ErrNotFree says that a path has something other than an empty directory or file.
 	ErrNotFree = errors.New("something else is there")
 	// ErrNotPlain says that a path is or contains a symbolic link.
 	ErrNotPlain = errors.New("path is a symbolic link or passes one")

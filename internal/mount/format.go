@@ -172,8 +172,8 @@ func GrowUnmounted(ctx context.Context, device, fsType string) error {
 	return tool(ctx, "resize2fs", device)
 }
 
-// ext4Fits says whether a filesystem is as large as its device, mounted or not: the kernel shows what it has of the
-// superblock in memory.
+// ext4Fits says whether a filesystem is as large as its device, mounted or not: the kernel shows its superblock in
+// memory.
 func ext4Fits(device string) (bool, error) {
 	has, err := ext4Size(device)
 	if err != nil {

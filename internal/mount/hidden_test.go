@@ -39,7 +39,7 @@ func (b *below) must(err error) {
 	}
 }
 
-// clear takes all mounts away, the newest first.
+// clear removes all mounts, the newest first.
 func (b *below) clear() {
 	points, err := Below(b.top)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *below) see(hidden bool) {
 	}
 }
 
-// stays tries to take the volume away.
+// stays tries to unmount the volume, and requires that it stays.
 func (b *below) stays() {
 	b.t.Helper()
 	for _, take := range []func(string) error{Unmount, Detach} {
@@ -112,7 +112,7 @@ func TestHidden(t *testing.T) {
 			b.must(c.hide(b))
 			b.see(true)
 			b.stays()
-			// The path leads to what is mounted there afterwards.
+			// The path leads to the later mount.
 			b.must(os.MkdirAll(b.target, 0o700))
 			b.must(unix.Mount("anew", b.target, "tmpfs", 0, ""))
 			if p, mounted, err := b.table.At(b.target); err != nil || !mounted || p.Source != "anew" {
@@ -131,8 +131,7 @@ func TestHidden(t *testing.T) {
 	}
 }
 
-// TestReadOnlyBindForbidsNoLess: what the volume's own mount forbids, its second
-// place forbids as well.
+// TestReadOnlyBindForbidsNoLess: restrictions of the volume's own mount apply at its second place as well.
 func TestReadOnlyBindForbidsNoLess(t *testing.T) {
 	source, target := t.TempDir(), t.TempDir()
 	t.Cleanup(func() { _, _ = unix.Unmount(target, unix.MNT_DETACH), unix.Unmount(source, unix.MNT_DETACH) })

@@ -23,7 +23,7 @@ const (
 
 // Holder is a process that keeps a mount in use, or the kernel itself.
 type Holder struct {
-	// PID is 0 for the kernel, and Use says for what it uses the mount then.
+	// PID is 0 for the kernel; Use then says how it uses the mount.
 	PID int
 	// Command is the name of the process's program. The arguments are never read, because they may
 	// hold secrets.

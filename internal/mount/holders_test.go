@@ -76,7 +76,7 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestKernelHolds: what the kernel uses a mount or a device for is named, although no process does.
+// TestKernelHolds: the kernel's own uses of a mount or a device are named, although no process uses it.
 func TestKernelHolds(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {

@@ -44,7 +44,7 @@ func (s *scan) uses(path string) bool {
 	return (path == s.source || slices.ContainsFunc(s.paths, below)) && s.at(path)
 }
 
-// printable replaces what a terminal should not get.
+// printable replaces characters that a terminal should not receive.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

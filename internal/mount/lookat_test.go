@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// TestLookSaysWhatTheTableSays: whichever way is taken, the answer is that of the mount table, also with a kernel that
-// says nothing of single mounts.
+// TestLookSaysWhatTheTableSays: whichever method is used, the answer is that of the mount table, even with a kernel
+// that does not describe single mounts.
 func TestLookSaysWhatTheTableSays(t *testing.T) {
 	top := newTop(t)
 	paths := places(t, top)

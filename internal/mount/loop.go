@@ -29,7 +29,7 @@ type Loops struct {
 	renumbers atomic.Bool
 }
 
-// sighting is the file that a device had, and the number that the kernel has given to the device with it.
+// sighting is a device's file, and the number that the kernel gave to the device with it.
 type sighting struct {
 	file     fileID
 	sequence string
@@ -194,7 +194,7 @@ func sizedLoops() ([]string, error) {
 
 // ask finds out whether a device has a file, and remembers which one it has. name is that of its file.
 func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
-	// The order matters: what is learned must be no older than the number.
+	// The order matters: the file must not have been read before the number.
 	sequence := loopSequence(disk)
 	has, err := loopFile(disk)
 	switch {
@@ -350,7 +350,7 @@ func Freeze(target string) (thaw func() error, err error) {
 	if err := unix.IoctlSetInt(dir, ioctlFreeze, 0); err != nil {
 		return nil, errors.Join(fail("freeze", target, err), unix.Close(dir))
 	}
-	// The open directory reaches the filesystem also when something else is mounted at the path by then.
+	// The open directory reaches the filesystem even if something else has been mounted at the path since.
 	return func() error {
 		defer unix.Close(dir)
 		if err := unix.IoctlSetInt(dir, ioctlThaw, 0); err != nil {

@@ -86,8 +86,8 @@ func tool(ctx context.Context, name string, args ...string) error {
 func toolAt(ctx context.Context, place *os.File, name string, args ...string) error {
 	_, err := output(ctx, place, name, args...)
 	if errors.Is(err, exec.ErrWaitDelay) {
-		// The program has succeeded, but its output is still open: in a daemon that it has started,
-		// or in another child that this process is just starting.
+		// The program has succeeded, but its output is still open: in a daemon that it has started, or in another child that
+		// this process is starting at the same time.
 		return nil
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk makes a file of some MiB with a loop device over it.
+// disk makes a file of some MiB with a loop device.
 func disk(t *testing.T, mib int64) (file, device string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "disk.img")
@@ -49,8 +49,8 @@ func mounted(t *testing.T, device, fsType string) string {
 	return target
 }
 
-// TestShutDown: a filesystem that the kernel has shut down, as it does after an error, is found out and can be
-// unmounted, and mounted again it has what it had.
+// TestShutDown: a filesystem that the kernel has shut down, as it does after an error, is detected and can be
+// unmounted, and after another mount it has its data.
 func TestShutDown(t *testing.T) {
 	_, device := disk(t, 320)
 	if err := Format(t.Context(), device, "xfs"); err != nil {
@@ -204,7 +204,7 @@ func TestLoopNumberThatStays(t *testing.T) {
 }
 
 // TestLoopIsFoundByAnotherContainer: the process that attached a device may have seen the file in a mount that no
-// longer exists, so that the device's own name for the file is useless.
+// longer exists, which makes the device's own name for the file useless.
 func TestLoopIsFoundByAnotherContainer(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	for _, step := range []func() error{
@@ -265,7 +265,7 @@ func TestFormatNeedsToRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The kernel has errors for what is behind the end of the file.
+	// The kernel returns errors for blocks beyond the end of the file.
 	if err := os.Truncate(file, 0); err != nil {
 		t.Fatal(err)
 	}

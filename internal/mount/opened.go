@@ -78,7 +78,7 @@ func (o openSearch) processes(ctx context.Context) error {
 	return nil
 }
 
-// look inspects what a link of /proc leads to, without a request to the filesystem's server. A process may have ended.
+// look inspects the target of a link in /proc, without a request to the filesystem's server. A process may have ended.
 func (o openSearch) look(link string) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,

@@ -10,7 +10,7 @@ import (
 )
 
 // TestFindOpened: a volume is in use by a descriptor that was passed to another process, by a clone that is mounted
-// nowhere, and by a loop device, but not by processes that open it by a path of their own.
+// nowhere, and by a loop device, but not by processes that open it through their own path.
 func TestFindOpened(t *testing.T) {
 	target, elsewhere := tmpfs(t), tmpfs(t)
 	if err := os.WriteFile(filepath.Join(target, "image"), make([]byte, 1<<20), 0o600); err != nil {

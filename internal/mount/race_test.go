@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestExchangedDirectories: a directory above the path is replaced by a symbolic link to
-// another directory, again and again. Whatever the result of the operation, nothing is
-// mounted, unmounted, created or removed in the other directory.
+// TestExchangedDirectories: a directory above the path is replaced by a symbolic link to another directory, repeatedly.
+// Whatever the result of the operation, nothing is mounted, unmounted, created or removed in the other directory.
 func TestExchangedDirectories(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -44,7 +43,7 @@ func TestExchangedDirectories(t *testing.T) {
 	defer g.watch("elsewhere", untouched)()
 	for name, deed := range deeds {
 		done, refused := 0, 0
-		// Both happen, however the two take turns.
+		// Both results occur, however the two take turns.
 		const rounds, most = 1500, 20_000
 		for n := 0; n < rounds || (done == 0 || refused == 0) && n < most; n++ {
 			if err := deed(); err == nil {
@@ -62,7 +61,7 @@ func TestExchangedDirectories(t *testing.T) {
 	}
 }
 
-// watch looks for what is mounted in a directory for a moment only.
+// watch looks for short-lived mounts in a directory.
 func (g *grove) watch(dir, untouched string) (stop func()) {
 	var ended sync.WaitGroup
 	end := make(chan struct{})

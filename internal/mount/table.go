@@ -34,7 +34,7 @@ type Point struct {
 	Hidden bool
 }
 
-// Filesystem names what is mounted by its type and source, without a password that the source may hold.
+// Filesystem names a mounted filesystem by its type and source, without a password that the source may contain.
 func (p Point) Filesystem() string {
 	source := p.Source
 	if scheme, rest, isURL := strings.Cut(source, "://"); isURL {
@@ -182,8 +182,8 @@ func (t *Table) refresh() error {
 	return nil
 }
 
-// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. What is mounted there
-// is not accessed.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. The mounted
+// filesystem is not accessed.
 func (t *Table) At(path string) (Point, bool, error) {
 	if free(path) {
 		return Point{}, false, nil
@@ -363,7 +363,7 @@ func readTable() ([]*mountinfo.Info, error) {
 	return withoutTraps(infos), nil
 }
 
-// Trapped says whether an automount waits at a path, or has another filesystem mounted over it.
+// Trapped says whether an autofs mount waits at a path, or has another filesystem mounted over it.
 func Trapped(path string) (bool, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("autofs"))
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 // mount at target itself. It may be repeated.
 func Unmount(target string) error { return unmountAll("unmount", target, 0) }
 
-// Detach is a lazy Unmount, which succeeds although a mount is in use: it is for filesystems whose
-// server has ended. It may be repeated.
+// Detach is a lazy Unmount, which succeeds even if a mount is in use: it is for filesystems whose server has ended. It
+// may be repeated.
 func Detach(target string) error { return unmountAll("detach", target, unix.MNT_DETACH) }
 
 // UnmountTop unmounts the topmost mount at a path, if there is one; with detach, lazily.
@@ -116,8 +116,7 @@ func nextOf(infos []*mountinfo.Info, target string, flags int) Point {
 	return next
 }
 
-// stopBelow stops propagation below a path, so that an unmount there does not unmount anything
-// elsewhere.
+// stopBelow stops propagation below a path, so an unmount there does not unmount anything elsewhere.
 func stopBelow(infos []*mountinfo.Info, target string) error {
 	var paths []string
 	for _, i := range infos {

@@ -70,8 +70,8 @@ type Options struct {
 	// RepublishEvery is the pause between two calls for the same target of a driver with
 	// requiresRepublish; the default is a minute.
 	RepublishEvery time.Duration
-	// PollEvery is the pause between two polls of what the node cannot watch: failed attaches and
-	// drivers' limits; the default is 10 seconds.
+	// PollEvery is the pause between two polls of states that the node cannot watch: failed attaches and drivers' limits;
+	// the default is 10 seconds.
 	PollEvery time.Duration
 	// StatsEvery is the pause between two reads of the volumes' usage and health; the default is a
 	// minute.
@@ -202,7 +202,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// assemble creates the agent's parts; each is given those that it depends on.
+// assemble creates the agent's parts; each receives those that it depends on.
 func (a *Agent) assemble(search leftovers.Options) {
 	liveness := &mount.Liveness{}
 	a.node = identity.New(identity.Options{

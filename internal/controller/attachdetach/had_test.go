@@ -72,7 +72,7 @@ func TestUsedElsewhere(t *testing.T) {
 	}
 }
 
-// TestHistory: what a node had is remembered while it may have it, and no longer.
+// TestHistory: a node's former attachments are remembered as long as it may still have the volume.
 func TestHistory(t *testing.T) {
 	h := &history{volumes: map[string]map[string]bool{}}
 	h.add("n1", "v")

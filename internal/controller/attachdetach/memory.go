@@ -76,8 +76,8 @@ func (m *memory) reserve(volume, node string, attached func() bool) bool {
 	return true
 }
 
-// releaseUnwanted ends a node's reservations of volumes that it does not want any more, and returns
-// them. A volume stays reserved while the outcome of its attachment's creation is unknown.
+// releaseUnwanted ends a node's reservations of volumes that it no longer wants, and returns them. A volume stays
+// reserved while the outcome of its attachment's creation is unknown.
 func (m *memory) releaseUnwanted(node string, wanted map[string]bool) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -72,7 +72,7 @@ func TestWhateverComesLast(t *testing.T) {
 	}
 }
 
-// TestWhateverEndsIt: what a Pod used is detached as soon as it does not.
+// TestWhateverEndsIt: a volume is detached as soon as no Pod uses it any more, whatever ends the use.
 func TestWhateverEndsIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends func(*world)

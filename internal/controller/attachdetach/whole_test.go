@@ -121,8 +121,7 @@ func TestWhatIsNotAttached(t *testing.T) {
 	}
 }
 
-// TestNodeIsTold: the node's status says what is attached, and nothing that is
-// not any more.
+// TestNodeIsTold: volumesAttached lists the attached volumes, and none that no longer is.
 func TestNodeIsTold(t *testing.T) {
 	va := attachment()
 	va.Status.Attached, va.Status.AttachmentMetadata = true, map[string]string{"devicePath": "/dev/x"}

@@ -159,7 +159,7 @@ func unique(v string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + driver + "^h-" + v)
 }
 
-// attachment is that of a volume to a node, as the controller makes it.
+// attachment is the attachment of a volume to a node in the form that the controller creates.
 func attachment(v, node string, change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h-"+v, node)},
@@ -240,7 +240,7 @@ func objects(o ...runtime.Object) []runtime.Object { return o }
 
 func volumeOf(name string) *corev1.PersistentVolume { return bound(name)[0].(*corev1.PersistentVolume) }
 
-// csiNode is what the agent of a node says of its drivers.
+// csiNode is a CSINode as the node's agent writes it.
 func csiNode(name string) *storagev1.CSINode {
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "other", NodeID: "wrong"}, {Name: driver, NodeID: "id-" + name}}

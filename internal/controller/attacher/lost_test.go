@@ -79,7 +79,7 @@ func TestLostAndMadeAgain(t *testing.T) {
 	}
 }
 
-// TestLostOn: lost attachments are found by their node, whose changes decide when they are detached.
+// TestLostOn: lost attachments are found by their node, because changes of the node decide when they are detached.
 func TestLostOn(t *testing.T) {
 	var l lost
 	l.put(va(t, "recorded"))

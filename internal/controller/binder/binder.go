@@ -378,7 +378,7 @@ func (b *busy) begin(name string) {
 	b.asked[name] = false
 }
 
-// has says whether a volume is in the set, and remembers that it was asked for.
+// has says whether a volume is in the set, and remembers the request.
 func (b *busy) has(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -231,7 +231,7 @@ func TestADriverThatIsAway(t *testing.T) {
 	b.wakes(item("fast", "a").String(), item("fast", "b").String())
 }
 
-// TestPauses: a driver is not asked more often because it fails.
+// TestPauses: a failing driver is not called more often.
 func TestPauses(t *testing.T) {
 	for _, one := range []struct{ poll, first, last time.Duration }{
 		{0, firstPause, time.Minute}, {time.Millisecond, time.Millisecond, time.Millisecond},

@@ -26,13 +26,13 @@ type Binding[S object[S], C object[C], O any] struct {
 	Kind      *snapshot.Kind[S, C, O]
 	Snapshots kube.Writer[S]
 	Contents  kube.Writer[C]
-	// WriteOther does the step of a plan about something else.
+	// WriteOther performs the write of a plan for another object.
 	WriteOther func(ctx context.Context, other O) error
 }
 
 // Decision is a plan about a snapshot.
 type Decision[S, C, O any] struct {
-	// Snapshot and Content are what was decided about. Content may be nil: ContentName is the name that it must have.
+	// Snapshot and Content are the objects of the decision. Content may be nil: ContentName is the name that it must have.
 	Snapshot    S
 	Content     C
 	ContentName string
@@ -116,8 +116,8 @@ func (b *Binding[S, C, O]) StepContent(ctx context.Context, key controller.Key, 
 // errAbsent says that the API server itself has said that an object does not exist.
 var errAbsent = errors.New("the object does not exist")
 
-// Step does the next step for a key. absent says that an earlier one has ended with what Look says of an object that
-// does not exist.
+// Step performs the next step for a key. absent means that Look, in an earlier step, found that an object does not
+// exist.
 type Step func(ctx context.Context, key controller.Key, absent bool) (done bool, err error)
 
 // Steps performs up to most steps for a key; if more remain, the key is queued again.
@@ -135,7 +135,7 @@ func Steps(ctx context.Context, key controller.Key, most int, next Step) (contro
 	return controller.Result{}, fmt.Errorf("%s: %w", key, errSteps)
 }
 
-// Look asks the API server itself whether an object exists that a cache does not have; its answer is for Steps.
+// Look reads an object that a cache does not have from the API server itself; its result is for Steps.
 func Look[T kube.Object](ctx context.Context, w kube.Writer[T], namespace, name string) error {
 	exists, err := w.Look(ctx, namespace, name)
 	if err == nil && !exists {

@@ -31,7 +31,7 @@ const (
 	// rivalPause is the delay before a content that waits for another one is reconciled again.
 	rivalPause = 10 * time.Second
 	// callLimit is for calls that may copy or delete data; it is the default of upstream's csi-snapshotter. After it the
-	// same call is made again.
+	// same call is repeated.
 	callLimit = time.Minute
 )
 
@@ -43,7 +43,7 @@ var (
 	errGone = errors.New("driver has gone")
 )
 
-// Kind is what differs between the calls for contents of snapshots and for those of groups.
+// Kind is the difference between the calls for contents of snapshots and for those of groups.
 type Kind[C object[C]] interface {
 	// Class returns the class with a name; nil if it does not exist.
 	Class(name string) *snapshot.Class
@@ -232,8 +232,8 @@ func (l *Loop[C]) apply(
 	return l.repeat(c, p)
 }
 
-// note writes a status, and before it the place. If the driver is asked again whether something is ready, the intent is
-// not needed any more.
+// note writes a status, and before it the place. When the driver is only called to see whether something is ready, the
+// intent is no longer needed.
 func (l *Loop[C]) note(ctx context.Context, c C, p snapshot.PlanFor[C]) (err error) {
 	var none, written C
 	if p.Placed != none {
@@ -282,8 +282,8 @@ func (l *Loop[C]) repeat(c C, p snapshot.PlanFor[C]) (result controller.Result, 
 	return result, false, fmt.Errorf("content %s: %w: %s", c.GetName(), errCall, p.Because.Message)
 }
 
-// call makes the call of a plan, after the intent is written if it needs one, and returns the content, with the intent,
-// and the decision about the answer.
+// call writes the intent of a plan, if it needs one, and makes the call. It returns the content, with the intent, and
+// the decision about the answer.
 func (l *Loop[C]) call(ctx context.Context, c C, p snapshot.PlanFor[C]) (C, snapshot.PlanFor[C], error) {
 	d, v := l.driver(c), l.Decide.View(c)
 	if d == nil {
@@ -337,7 +337,7 @@ func (l *Loop[C]) remove(
 	return l.Decide.AfterRemove(Facts(c), p, a), nil
 }
 
-// Taken returns a snapshot that a driver has described as the fact that decisions judge.
+// Taken turns a driver's description of a snapshot into the form that decisions use.
 func Taken(s *csipb.Snapshot) snapshot.Taken {
 	return snapshot.Taken{
 		Handle: s.GetSnapshotId(), Source: s.GetSourceVolumeId(), Bytes: s.GetSizeBytes(), Ready: s.GetReadyToUse(),

@@ -254,7 +254,7 @@ func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if !provision.IsSnapshot(last) || after != nil && after.Spec.VolumeName == "" {
 		return
 	}
-	// The group of the snapshot that it was made from is not held by it any more.
+	// The finalizer belongs to the group of the source snapshot, which does not hold this one.
 	if s, ok := c.snapshots.Get(last.Namespace + "/" + last.Spec.DataSource.Name); ok {
 		c.enqueueParent(s)
 	}

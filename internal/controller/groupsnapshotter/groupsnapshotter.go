@@ -113,7 +113,7 @@ func (s *snapshotter) Find(
 	return groupsnapshot.AfterGet(contents.Facts(c), p, answer(got.GetGroupSnapshot(), err))
 }
 
-// Delete asks a driver to delete a group with its snapshots.
+// Delete calls a driver to delete a group with its snapshots.
 func (s *snapshotter) Delete(
 	ctx context.Context, d *csi.Driver, p groupsnapshot.DriverPlan, secret map[string]string,
 ) volume.Answer {

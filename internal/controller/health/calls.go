@@ -34,8 +34,8 @@ type calls struct {
 	one func(ctx context.Context, id string) (said, error)
 }
 
-// callsOf returns the calls of a driver, and whether it has any. A driver that has those of CSI 1.13 is asked only with
-// them.
+// callsOf returns the calls of a driver, and whether it has any. For a driver that has those of CSI 1.13, only they are
+// used.
 func callsOf(d *csi.Driver) (calls, bool) {
 	can, v := d.Controller, calls{}
 	switch {

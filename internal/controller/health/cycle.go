@@ -149,7 +149,7 @@ func (c *cycle) ask(ctx context.Context, v *corev1.PersistentVolume) said {
 	return told
 }
 
-// hide removes from reports the secrets that the driver has received for the volume, also from another process.
+// hide removes from reports the secrets that the driver has received for the volume, even from another process.
 func (c *cycle) hide(ctx context.Context, v *corev1.PersistentVolume, all []health.Report) []health.Report {
 	if len(all) == 0 {
 		return nil

@@ -22,7 +22,7 @@ import (
 func TestClaimsCannotHoldIt(t *testing.T) {
 	for name, refuse := range map[string]clienttesting.ReactionFunc{
 		"dropped": func(a clienttesting.Action) (bool, runtime.Object, error) {
-			// A field under a name that the server does not know.
+			// This is a field under a name that the server does not know.
 			patch := a.(clienttesting.PatchAction).GetPatch()
 			copy(patch[bytes.Index(patch, []byte("healthStatus")):], "newerField__")
 			return false, nil, nil

@@ -24,19 +24,19 @@ import (
 
 const (
 	kindDriver = "driver"
-	// every is the pause between two cycles, unless another one is set.
+	// every is the pause between two cycles, unless one is set.
 	every = time.Minute
 	// workers is the number of drivers that are called at the same time.
 	workers = 32
 )
 
-// Options configure the controller; the zero value is what a control plane has.
+// Options configure the controller; the zero value is for a control plane.
 type Options struct {
 	// Every is the pause between two cycles of a driver; 0 means a minute.
 	Every time.Duration
 	// Timeout is the time limit of a call; 0 means that of other calls.
 	Timeout time.Duration
-	// Volumes is how many volumes a driver is asked about at the same time; 0 means one.
+	// Volumes is the number of volumes that one driver is queried about at the same time; 0 means one.
 	Volumes int
 	// Wanted says that users have asked for the health of these drivers' volumes: the log then warns about drivers that
 	// cannot report it.
@@ -84,7 +84,7 @@ func New(env controller.Env, drivers *csi.Set, o Options) *controller.Controller
 	return m.Controller
 }
 
-// reconcile is one cycle of a driver: it is asked about all of its volumes.
+// reconcile is one cycle of a driver, which is queried about all of its volumes.
 func (m *monitor) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	d, ok := m.drivers.Get(key.Name)
 	if !ok {

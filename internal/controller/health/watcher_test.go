@@ -123,7 +123,7 @@ func testOptions(t *testing.T) {
 	}
 }
 
-// TestDriverWithoutHealth: the log warns about a driver that cannot report health where users have asked for it.
+// TestDriverWithoutHealth: the log warns about a driver that cannot report health if the user has enabled it.
 func TestDriverWithoutHealth(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		config := driverConfig()

@@ -82,7 +82,7 @@ func (m *modifier) enqueueAll(match func(*corev1.PersistentVolumeClaim) bool) {
 	}
 }
 
-// claimChanged queues a claim, but not for what the modifier itself writes while a call fails: that would defeat the
+// claimChanged queues a claim, but not for the modifier's own writes while a call fails: that would defeat the
 // back-off.
 func (m *modifier) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {

@@ -14,8 +14,8 @@ import (
 
 // memory holds decisions that are not written yet, so that no cache shows them.
 type memory struct {
-	// choosing is held while facts are gathered and a node is chosen, so that each decision knows
-	// all earlier ones. It also guards free and reserved.
+	// choosing is held while facts are gathered and a node is chosen, so each decision sees all earlier ones. It also
+	// guards free and reserved.
 	choosing sync.Mutex
 	// free holds the volumes that no claim has and that were not chosen for one.
 	free *bind.Free

@@ -106,7 +106,7 @@ func (p *placer) watch() {
 	p.csiNodes.Watch(func(_, _ *storagev1.CSINode) { p.enqueueAll() })
 	p.classes.Watch(func(before, after *storagev1.StorageClass) {
 		p.enqueueAll()
-		// A Pod whose user has chosen its node has claims to decide about, too.
+		// A Pod whose user has chosen its node may have claims to decide about, too.
 		for _, c := range p.claims.By(cluster.UnboundByClass, controller.Latest(before, after).Name) {
 			p.enqueueUsers(cluster.Key(c))
 			p.enqueueClaim(c)

@@ -123,7 +123,7 @@ func (s *snapshotter) Find(
 	return snapshot.AfterLook(contents.Facts(c), p, s.answer(found, err))
 }
 
-// Delete asks a driver to delete a snapshot.
+// Delete calls a driver to delete a snapshot.
 func (s *snapshotter) Delete(
 	ctx context.Context, d *csi.Driver, p snapshot.DriverPlan, secret map[string]string,
 ) volume.Answer {

@@ -131,7 +131,7 @@ func (c *Scene) start(args []string) error {
 	return nil
 }
 
-// restart kills a controller that works, and begins another one that does as much.
+// restart kills a running controller, and begins another one in the same state of work.
 func (c *Scene) restart([]string) error {
 	works := c.works
 	if works {
@@ -160,7 +160,7 @@ func (c *Scene) apply(text string) error {
 	return err
 }
 
-// written has another controller of the process write objects, which no watch has reported yet.
+// written makes another controller of the process write objects, which no watch has reported yet.
 func (c *Scene) written(text string) error {
 	all, err := c.script.library.named(text)
 	for _, o := range all {
@@ -185,7 +185,7 @@ func (c *Scene) look(keys []string) error {
 	return nil
 }
 
-// former has the process before the present one do what follows.
+// former makes the previous process perform the rest of the line.
 func (c *Scene) former(args []string) error {
 	c.reconcile(c.lives[len(c.lives)-2], args[1:])
 	return nil

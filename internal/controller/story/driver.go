@@ -68,7 +68,7 @@ func (c *Scene) moveDriver(args []string) error {
 	return nil
 }
 
-// setCapabilities changes what the driver can do, "-Controller.Expand".
+// setCapabilities changes the driver's capabilities, "-Controller.Expand".
 func (c *Scene) setCapabilities(words []string) error {
 	if c.begun {
 		return errors.New("the driver is running")
@@ -118,7 +118,7 @@ func (c *Scene) inventory() string {
 	return out
 }
 
-// noteCall notes a call, with what differs from the usual request.
+// noteCall records a call, with its difference from the usual request.
 func (c *Scene) noteCall(method string, request proto.Message) {
 	name := request.ProtoReflect().Descriptor().FullName()
 	at := slices.IndexFunc(c.cast.Usual, func(m proto.Message) bool {
@@ -164,7 +164,7 @@ func (c *Scene) failure(effect string) error {
 	return nil
 }
 
-// answer makes the response to a request from JSON, which may have the fields of CSI 1.12.
+// answer creates the response to a request from JSON, which may have the fields of CSI 1.12.
 func (c *Scene) answer(request proto.Message, text string) proto.Message {
 	name := strings.TrimSuffix(string(request.ProtoReflect().Descriptor().FullName()), "Request") + "Response"
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(name))

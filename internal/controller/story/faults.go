@@ -46,11 +46,11 @@ type fault struct {
 	way string
 	// dying means that the controller has stopped and must be started again.
 	dying bool
-	// fired says that it has happened since it was asked the last time.
+	// fired means that the fault has happened since the last query.
 	fired bool
 }
 
-// try counts a write or call, and says whether the fault of this run lets it be done.
+// try counts a write or call, and returns whether this run's fault allows it.
 func (c *Scene) try(what string) (done bool, answer error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *Scene) takeFired() bool {
 	return fired
 }
 
-// rule says what becomes of requests and calls.
+// rule determines the result of requests and calls.
 type rule struct {
 	match, effect string
 	// left is the number of matches that remain; negative means all.
@@ -131,7 +131,7 @@ func (c *Scene) effect(what string) string {
 	}
 }
 
-// take returns the effect of the first rule for a request or call, which is used up then.
+// take returns the effect of the first rule for a request or call, which it uses up.
 func (c *Scene) take(what string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -164,7 +164,7 @@ func (l *library) file(name string) (*file, error) {
 	return f, nil
 }
 
-// add takes a part of a file: an object, or named changes of those above it.
+// add adds a part of a file: an object, or named changes of those above it.
 func (f *file) add(part string) error {
 	if regexp.MustCompile(`(?m)^kind: `).MatchString(part) {
 		o, err := decoded([]byte(part))

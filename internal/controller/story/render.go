@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// changes returns the words for what a write has changed, and below them the fields that no word says, but for those
+// changes returns the words for a write's changes, and below them the changed fields that no word covers, except those
 // that the API server sets.
 func (c *Scene) changes(w kubetest.Write) []string {
 	if !w.Done || w.Verb == "delete" {
@@ -27,7 +27,7 @@ func (c *Scene) changes(w kubetest.Write) []string {
 	}
 	before, said := w.Before, ""
 	if reflect.TypeOf(before) != reflect.TypeOf(w.After) {
-		before = nil // a subresource that is a kind of its own, such as pods/binding
+		before = nil // a subresource with its own kind, such as pods/binding
 	}
 	names := c.script.library.vocabulary(w.After)
 	if before == nil {

@@ -33,7 +33,7 @@ type Cast struct {
 	Driver *csitest.Config
 	// Usual are requests for which a script shows only the differences.
 	Usual []proto.Message
-	// Answers are the driver's answers by method, where it does not answer by what it stores.
+	// Answers are the driver's answers by method, if they do not follow from what it stores.
 	Answers map[string]proto.Message
 	// Lazy is a resource whose writes are not shown while the controller works on its own: their number depends on the
 	// order in which its workers run.
@@ -99,7 +99,7 @@ type script struct {
 	library *library
 }
 
-// play runs a script, repeats it with faults if it has the command, and returns it with what happened.
+// play runs a script, repeats it with faults if it has the command, and returns it with the results.
 func (s *script) play(t *testing.T) string {
 	t.Helper()
 	usual := s.run(t, fault{})
@@ -152,7 +152,8 @@ func (s *script) run(t *testing.T, f fault) (c *Scene) {
 	return c
 }
 
-// command runs a command, and lets the controller survive a fault that happens there; it returns when all rests.
+// command runs a command, and lets the controller survive a fault that happens there; it returns when everything is at
+// rest.
 func (c *Scene) command(line string) error {
 	err := c.do(line)
 	kubetest.Pass(0)

@@ -42,7 +42,7 @@ func (l *library) vocabulary(o runtime.Object) (v vocabulary) {
 	return v
 }
 
-// model returns what a new object is compared with: that of testdata/objects with its name, if there is one.
+// model returns the object with which a new one is compared: that of testdata/objects with its name, if any.
 func (v vocabulary) model(o runtime.Object) (model runtime.Object, said string) {
 	for _, model := range v.models {
 		if cluster.Key(kubetest.MetaOf(model)) == cluster.Key(kubetest.MetaOf(o)) {
@@ -89,7 +89,7 @@ func (v vocabulary) lost(lines *[]string, before, after runtime.Object) (said st
 	return said
 }
 
-// is says whether a change makes no difference to an object.
+// is says whether a change has no effect on an object.
 func is(o runtime.Object, patch string) bool {
 	changed, err := merged(o, patch)
 	return err == nil && reflect.DeepEqual(plain(changed), plain(o))

@@ -79,7 +79,7 @@ func (d *Driver) find(id string) (*vol, error) {
 	return v, nil
 }
 
-// sizeFor chooses the size that a request asks for.
+// sizeFor chooses the size for a request.
 func sizeFor(r *csipb.CapacityRange) (int64, error) {
 	need, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {

@@ -40,8 +40,8 @@ type Config struct {
 	Segments map[string]string
 	// Capacity is the limit for the sum of all volumes, in bytes; 0 means no limit.
 	Capacity int64
-	// Plugin, Controller, Group and Node hold the driver's capabilities. Calls that need another one fail
-	// with Unimplemented.
+	// Plugin, Controller, Group and Node hold the driver's capabilities. Calls that need a missing one fail with
+	// Unimplemented.
 	Plugin     csi.PluginCapabilities
 	Controller csi.ControllerCapabilities
 	Group      csi.GroupCapabilities

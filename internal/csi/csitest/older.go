@@ -35,7 +35,7 @@ func Older(m proto.Message, text string) error {
 	return proto.Unmarshal(wire, m)
 }
 
-// older returns the messages of CSI with what CSI 1.13 has removed from them.
+// older returns the CSI messages with the fields that CSI 1.13 has removed.
 func older() (*protoregistry.Files, error) {
 	file := protodesc.ToFileDescriptorProto(csipb.File_csi_proto)
 	field := func(

@@ -87,7 +87,7 @@ type suite struct {
 	d      *csi.Driver
 	c      csipb.ControllerClient
 	n      csipb.NodeClient
-	// cleanup undoes what a failed test has left.
+	// cleanup removes what a failed test has left.
 	cleanup func()
 }
 

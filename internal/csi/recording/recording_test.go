@@ -135,7 +135,7 @@ const played = `{"volplane":"driver recording","version":1,"driver":"a.example.c
 {"method":"/csi.v1.Controller/DeleteVolume","code":"Code(77)","seconds":0.001,"request":{"volume_id":"b","secrets":{"k":"***"}}}
 `
 
-// TestPlayer: the answers in their order, and what is said of requests that were not recorded.
+// TestPlayer: the answers in their order, and the errors for requests that were not recorded.
 func TestPlayer(t *testing.T) {
 	p, socket := play(t, played)
 	p.Speed = 1

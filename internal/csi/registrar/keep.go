@@ -30,7 +30,7 @@ type Keeping struct {
 	Patient  bool
 	NodeOnly bool
 	Changes  func() (changed <-chan struct{}, stop func())
-	// Log receives what becomes of the registration.
+	// Log receives changes of the registration.
 	Log *slog.Logger
 }
 

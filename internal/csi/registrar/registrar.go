@@ -50,8 +50,8 @@ type Registrar struct {
 	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask
 	// again later.
 	Patient bool
-	// NodeOnly says that the driver has nothing but its node service behind the socket. Volplane's node agent then
-	// does not ask it for its controller; a kubelet never does.
+	// NodeOnly means that the driver has only its node service behind the socket. Volplane's node agent then does not call
+	// it as a controller; a kubelet never does.
 	NodeOnly bool
 	// Changes returns notices of changes in the directory of Path, until stop is called. If it is nil, the registrar
 	// watches the directory itself, which takes an inotify instance.
@@ -150,7 +150,7 @@ func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 		grpc.WriteBufferSize(connectionBuffer))
 	registerapi.RegisterRegistrationServer(server, &service{Registrar: r, refused: refused})
 	go func() { failed <- server.Serve(socket) }()
-	// The agent gets the answer to its last request.
+	// The agent still gets the answer to its last request.
 	defer func() {
 		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()

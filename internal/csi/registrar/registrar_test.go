@@ -164,7 +164,7 @@ func TestNodeOnly(t *testing.T) {
 	a.stop()
 }
 
-// TestRefused: it ends with what the agent says.
+// TestRefused: Run ends with the agent's reason.
 func TestRefused(t *testing.T) {
 	a := start(t, announced(t))
 	a.tell(&registerapi.RegistrationStatus{Error: "topology collides" + strings.Repeat("!", 60_000)})
@@ -301,7 +301,7 @@ func TestOneAnnounces(t *testing.T) {
 	}
 }
 
-// TestCannotAnnounce: what cannot be meant is said before there is a socket.
+// TestCannotAnnounce: invalid options are reported before there is a socket.
 func TestCannotAnnounce(t *testing.T) {
 	for name, change := range map[string]func(*registrar.Registrar){
 		"name":     func(r *registrar.Registrar) { r.Driver = "../evil" },

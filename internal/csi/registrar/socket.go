@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/socket"
 )
 
-// socketFile is a listening socket that recognizes its own file, so that a socket that another
-// process has created at the path is not mistaken for it.
+// socketFile is a listening socket that recognizes its own file, so it does not mistake a socket that another process
+// has created at the path for it.
 type socketFile struct {
 	*net.UnixListener
 	path    string

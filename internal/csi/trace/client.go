@@ -22,7 +22,7 @@ const maxLine = 1 << 20
 // ErrNoProcess says that no process answers at the socket.
 var ErrNoProcess = errors.New("no process of volplane that calls drivers answers")
 
-// Client asks the process behind a socket.
+// Client connects to the process behind a socket.
 type Client struct{ Socket string }
 
 // do makes a request, and returns the body of a successful answer.

@@ -36,7 +36,7 @@ type Fault struct {
 	Method string
 	// Code is the code with which the calls fail.
 	Code codes.Code
-	// Hang says that the driver is not called and the caller gets no answer for Wait, or until it waits no longer.
+	// Hang means that the driver is not called and the caller gets no answer for Wait, or until it gives up.
 	Hang bool
 	Wait time.Duration
 	// Lost says that the driver is called, and its answer is lost.

@@ -27,7 +27,7 @@ type Entry struct {
 	csi.Call
 }
 
-// ring has the last calls to each driver. It takes memory as calls come, and is safe for concurrent use.
+// ring has the last calls to each driver. Its memory grows with the calls. It is safe for concurrent use.
 type ring struct {
 	mu      sync.Mutex
 	drivers map[string]*history
@@ -100,7 +100,7 @@ func (r *ring) makeRoom() {
 	delete(r.drivers, oldest)
 }
 
-// forget drops what is older than a time, or too much.
+// forget drops entries that are older than a time, or exceed the limits.
 func (r *ring) forget(before time.Time) {
 	var largest *history
 	for _, h := range r.drivers {

@@ -238,7 +238,7 @@ func inDrill(t *testing.T, f func(context.Context, *drill)) {
 	synctest.Test(t, func(t *testing.T) { f(t.Context(), &drill{T: t, faults: newFaults()}) })
 }
 
-// TestFaults: which calls a fault meets, and what becomes of them.
+// TestFaults: which calls match a fault, and their results.
 func TestFaults(t *testing.T) {
 	inDrill(t, func(ctx context.Context, d *drill) {
 		rolls := []float64{90, 10}

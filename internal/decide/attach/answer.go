@@ -62,7 +62,7 @@ func Vanished(c Correction, now metav1.Time) Result {
 	return once(c.Attachment, c.Cause, c.Because, now)
 }
 
-// Agreed decides what is written of an attachment that its driver lists again.
+// Agreed decides what is written to an attachment that its driver lists again.
 func Agreed(a *storagev1.VolumeAttachment) Result {
 	return Result{
 		Status: map[string]any{"attachError": nil},
@@ -136,12 +136,12 @@ type Mount struct {
 	Listed bool
 	// Attachment is what the API shows now; nil when it shows none.
 	Attachment *storagev1.VolumeAttachment
-	// NodeID is the driver's id of the node; "" if it is not known.
+	// NodeID is the driver's id of the node; "" if it is unknown.
 	NodeID string
 }
 
-// UnderOtherID says whether the volume is attached to the node by another id than the driver's of now, as after a
-// machine was replaced. The node does not begin to use it then, so that it can be detached.
+// UnderOtherID says whether the volume is attached to the node under another id than the driver's current one, as after
+// a machine was replaced. The node then does not begin to use it, because it has to be detached.
 func (m Mount) UnderOtherID() bool { return underOtherID(m.Attachment, m.NodeID) }
 
 func underOtherID(a *storagev1.VolumeAttachment, now string) bool {
@@ -157,7 +157,7 @@ func (m Mount) Problem() (text string, wait bool) {
 	case !m.Listed:
 		return "volume " + m.Volume + " is being detached from node " + m.Node, true
 	case a == nil:
-		// The authorizer shows an attachment a moment after it is made.
+		// The authorizer recognizes an attachment a moment after its creation.
 		return "attachment " + name + " of volume " + m.Volume + " is not to be seen", true
 	case a.DeletionTimestamp != nil || !a.Status.Attached:
 		return "attachment " + name + " of volume " + m.Volume + " is not there or is going away", true

@@ -42,7 +42,7 @@ type Step int
 
 // Steps of an attachment's life.
 const (
-	// Nothing: it is as it should be, or another program's turn.
+	// Nothing: the state is right, or another program acts next.
 	Nothing Step = iota
 	// Mark writes that it is attached: the driver needs no call (S1-046).
 	Mark
@@ -61,16 +61,17 @@ const (
 // Facts is everything on which the decision about one attachment depends.
 type Facts struct {
 	Attachment *storagev1.VolumeAttachment
-	// Volume is the object that it names, or SourceOf it; nil when it is gone.
+	// Volume is the object that it names, or SourceOf it; nil if it is gone.
 	Volume *corev1.PersistentVolume
-	// NodeID is the driver's name of the node; "" when it is not known.
+	// NodeID is the driver's id of the node; "" if it is unknown.
 	NodeID string
 	// Ours says that the driver is reached by this process; Trivial that it
 	// neither attaches nor detaches.
 	Ours, Trivial bool
-	// Again says that the driver does not know that it is attached.
+	// Again means that the driver does not know that it is attached.
 	Again bool
-	// Lost says that the volume and the node were lost together, and that this process speaks for what belongs to no node.
+	// Lost means that the volume and the node were lost together, and that this process serves the volumes that belong to
+	// no node.
 	Lost bool
 	// Mounted says that the attachment was deleted without a detach, and that its node, which is ready, uses the
 	// volume.
@@ -92,8 +93,8 @@ type Plan struct {
 // specification allows 4096; some drivers use more.
 const maxAttributes = 64 << 10
 
-// SourceOf returns the volume of an attachment: the inline spec of the attachment itself, or else the
-// object; nil if there is neither.
+// SourceOf returns the volume of an attachment: the inline spec of the attachment itself, otherwise the object; nil if
+// there is neither.
 func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *corev1.PersistentVolume {
 	if a.Spec.Source.InlineVolumeSpec != nil {
 		return &corev1.PersistentVolume{Spec: *a.Spec.Source.InlineVolumeSpec}
@@ -278,8 +279,8 @@ func detach(f Facts) Plan {
 	case record != nil:
 		p.Record = *record
 	case err == nil && !recorded && !a.Status.Attached:
-		// The finalizer comes with the node's id, in today's sidecars too:
-		// without one the driver was never called (S1-053).
+		// The finalizer is written together with the node's id, in today's sidecars too: without an id the driver was never
+		// called (S1-053).
 		return plan(Release, volume.ReasonDetaching, volume.Actor{}, "attachment "+a.Name+" was never attached")
 	default:
 		state := " is gone"
@@ -352,9 +353,9 @@ func WithoutFinalizer(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment
 	return c
 }
 
-// DeletedWithoutDetach says whether an attachment was deleted although it had our finalizer and was
-// never marked as deleted. An API server does that if the finalizer is added at the same moment
-// (kubernetes/kubernetes#77988), and people remove finalizers by hand.
+// DeletedWithoutDetach says whether an attachment was deleted although it had our finalizer and was never marked as
+// deleted. An API server does that if the finalizer is added at the same moment (kubernetes/kubernetes#77988), and
+// users remove finalizers by hand.
 func DeletedWithoutDetach(gone *storagev1.VolumeAttachment) bool {
 	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil &&
 		(HasFinalizer(gone) || isRecorded(gone))
@@ -386,7 +387,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 			Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is kept while it is attached",
 		}
 	case !attached && has && v.DeletionTimestamp != nil && !slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
-		// The provisioner takes this finalizer with its own.
+		// The provisioner removes this finalizer together with its own.
 		c.Finalizers = volume.Without(c.Finalizers, f)
 		return c, volume.Say(volume.ReasonTerminating, volume.Controller("attacher"),
 			"volume "+v.Name+" is not attached any more")
@@ -408,8 +409,8 @@ func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Becau
 }
 
 // isOfEarlierMachine says whether a volume is attached under another id of the node than the driver has now, as after a
-// machine was replaced, and the node's agent says of all Pods that it does not begin to use the volume for that reason.
-// If a Pod may have it, the machine is the same, and the volume stays until the Pod ends.
+// machine was replaced, and the node's agent reports for all Pods that it does not use the volume for that reason. If a
+// Pod may have it, the machine is the same, and the volume stays until the Pod ends.
 func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes []Wish) bool {
 	if !underOtherID(a, d.Registered[a.Spec.Attacher]) || !a.Status.Attached || !HasFinalizer(a) {
 		return false
@@ -428,8 +429,8 @@ func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique s
 		a.Annotations[volume.AnnNodeID], a.Spec.Attacher, d.Name, d.Registered[a.Spec.Attacher])})
 }
 
-// IsKeptOff says whether a Pod's node agent says that it does not begin to use the Pod's only volume, because that is
-// attached under another id. If the Pod has several, one of them may be mounted.
+// IsKeptOff says whether a Pod's node agent reports that it does not use the Pod's only volume, because that is
+// attached under another id. If the Pod has several volumes, one of them may be mounted.
 func IsKeptOff(p *corev1.Pod) bool {
 	n := 0
 	for _, v := range p.Spec.Volumes {

@@ -48,8 +48,7 @@ func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 		f.Overdue[a.Name] = m.Overdue != nil && m.Overdue(a.UID)
 	}
 	for _, p := range view.Pods.By(cluster.PodsByNode, node) {
-		// A Pod that is being deleted counts until its node has unmounted and
-		// taken it away.
+		// A Pod that is being deleted counts until its node has unmounted the volume and removed the Pod.
 		if !cluster.Finished(p) {
 			f.addWishes(view, p, m.Had)
 		}
@@ -147,8 +146,7 @@ func wishOf(
 	return w
 }
 
-// nameIn returns a Pod's name for messages in a namespace: with its own namespace if that is another
-// one; empty for nil.
+// nameIn returns a Pod's name for messages in a namespace: with its own namespace if that differs; empty for nil.
 func nameIn(namespace string, p *corev1.Pod) string {
 	switch {
 	case p == nil:

@@ -58,12 +58,10 @@ type NodeFacts struct {
 	// Making are the drivers of attachments to this node whose creation has
 	// begun and that are not among Attachments yet, by name.
 	Making map[string]string
-	// Limits is how many volumes of a driver the node takes; a driver that is
-	// missing has no limit.
+	// Limits is the driver's attach limit of the node; a missing driver has no limit.
 	Limits map[string]int
-	// NodeIDs are the names of the node at the drivers for which new
-	// attachments are recorded when they are made, because their attacher is
-	// near; it need not write the record itself then.
+	// NodeIDs are the node's ids at the drivers for which new attachments are created with their record, because their
+	// attacher is near and then need not write the record itself.
 	NodeIDs map[string]string
 	// Registered are the names of the node at all its drivers.
 	Registered map[string]string
@@ -104,8 +102,7 @@ type Detachment struct {
 // NodePlan has the actions for one node, in this order. The node's status comes first, because the node
 // must not start to mount a volume that will be detached.
 type NodePlan struct {
-	// Attached is what node.status.volumesAttached should be; Publish says
-	// that it is not yet.
+	// Attached is what node.status.volumesAttached should be; Publish means that it has to be written.
 	Attached []corev1.AttachedVolume
 	Publish  bool
 	// More means that volumes are on their way to the node, and volumesAttached will soon change again.
@@ -380,7 +377,7 @@ func About(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) (driver, h
 	return "", ""
 }
 
-// detachUnwanted detaches a volume that no Pod wants, if the node does not use it any more, or is dead.
+// detachUnwanted detaches a volume that no Pod wants, if the node no longer uses it, or is dead.
 func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique string) {
 	if a.DeletionTimestamp != nil {
 		return // the attacher's turn
@@ -454,8 +451,7 @@ func uniqueName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) strin
 	return volume.UniqueName(driver, handle)
 }
 
-// sourceOf returns the name of an attachment's volume for messages: the object's name, or else the
-// handle.
+// sourceOf returns the name of an attachment's volume for messages: the object's name, otherwise the handle.
 func sourceOf(a *storagev1.VolumeAttachment) string {
 	switch s := a.Spec.Source; {
 	case s.PersistentVolumeName != nil:

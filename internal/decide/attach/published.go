@@ -107,8 +107,7 @@ func (f PublishedFacts) agrees(a *storagev1.VolumeAttachment, pair Pair) bool {
 	return a.Status.Attached && a.Status.AttachError != nil && a.DeletionTimestamp == nil && f.Published[pair]
 }
 
-// explain says of attachments that their driver does not know of them, and where it says that their volumes
-// are instead.
+// explain describes attachments that their driver does not list, and where the driver has their volumes instead.
 func (f PublishedFacts) explain(vanished []Correction) {
 	if len(vanished) == 0 {
 		return
@@ -166,7 +165,7 @@ func attachmentOf(pair Pair, v *corev1.PersistentVolume, node string) *storagev1
 	return a
 }
 
-// pairOf returns the volume and the node of an attachment by its record, or else by their objects.
+// pairOf returns the volume and the node of an attachment by its record, otherwise by their objects.
 func pairOf(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume, ids map[string]string) Pair {
 	p := Pair{NodeID: cmp.Or(a.Annotations[volume.AnnNodeID], ids[a.Spec.NodeName])}
 	if r, _ := RecordOf(a); r != nil {

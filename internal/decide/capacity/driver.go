@@ -20,7 +20,7 @@ type Facts struct {
 	// Immediate says that classes with immediate binding have objects, too.
 	Immediate bool
 	Classes   []*storagev1.StorageClass
-	// Segments are the topology segments of the nodes that the driver is registered on and can be asked about here.
+	// Segments are the topology segments of the nodes on which the driver is registered and that can be queried here.
 	Segments []topology.Segment
 	// Elsewhere are the segments that other processes query. They maintain the objects for these.
 	Elsewhere []topology.Segment

@@ -40,8 +40,7 @@ func Key(o *storagev1.CSIStorageCapacity) string {
 	return nameOf(o.Labels[volume.LabelDriver], o.StorageClassName, s)
 }
 
-// Find returns the object of an item, or nil. Of several it returns the one with the item's name,
-// or else the oldest.
+// Find returns the object of an item, or nil. Of several it returns the one with the item's name, otherwise the oldest.
 func Find(i Item, all []*storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapacity {
 	name := i.Name()
 	var found *storagev1.CSIStorageCapacity
@@ -89,12 +88,12 @@ type Home struct {
 	Namespace string
 	// Node is the node whose capacity alone is published: its objects have a label of its own. Empty means all nodes.
 	Node string
-	// Owner, in the same namespace, is what they are deleted with, or nil.
+	// Owner, in the same namespace, is the object with which they are deleted, or nil.
 	Owner *metav1.OwnerReference
 }
 
 // managedBy returns the label of the objects, as upstream's external-provisioner would give it on the node. A label has
-// at most 63 characters: instead of the rest, it has a hash.
+// at most 63 characters, so a hash replaces the rest.
 func (h Home) managedBy() string {
 	const most, hashed = validation.LabelValueMaxLength, 8
 	base := volume.ManagedByProvisioner

@@ -26,7 +26,7 @@ type Need struct {
 	Known []*storagev1.CSIStorageCapacity
 }
 
-// Counts says whether a driver, which may be nil, asks for its capacity to be considered.
+// Counts says whether a driver, which may be nil, requests that its capacity is considered.
 func Counts(d *storagev1.CSIDriver) bool {
 	return d != nil && d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
 }
@@ -89,7 +89,7 @@ func rounded(q *resource.Quantity) string {
 	return q.String()
 }
 
-// limit returns the size of the largest possible volume or, if that is not known, all free space.
+// limit returns the size of the largest possible volume or, if that is unknown, all free space.
 func limit(o *storagev1.CSIStorageCapacity) *resource.Quantity {
 	if o.MaximumVolumeSize != nil {
 		return o.MaximumVolumeSize

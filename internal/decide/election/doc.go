@@ -2,7 +2,7 @@
 //
 // A process acquires its leases in an order that is the same everywhere, works only while it holds all of them, and
 // stops when it could not renew one of them for that lease's deadline, by its own clock. The first lease is short. The
-// others may be long, so that they are written rarely; each says with which first lease its holder works.
+// others may be long, and are then rarely written; each names the first lease with which its holder works.
 //
 // Why never two work. Take a lease L that process A needs, and any other process B that wants it, be it of this package
 // or of client-go. B may write L in three cases.

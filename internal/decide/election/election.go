@@ -15,7 +15,7 @@ type Facts struct {
 	Holder string
 	// Duration is how long others wait after the holder's last renewal, as the lease records it.
 	Duration time.Duration
-	// Mark is what the holder, or an earlier one, has written with Mark.
+	// Mark is the mark of the holder, or of an earlier one.
 	Mark string
 	// Unchanged is how long this process has seen the lease as it is.
 	Unchanged time.Duration
@@ -51,7 +51,7 @@ func Acquire(f Facts) Plan {
 	return Plan{Wait: f.Duration - f.Unchanged, Because: because}
 }
 
-// Keep decides about a lease that a process held until it changed without its doing.
+// Keep decides about a lease that a process held until another client changed it.
 func Keep(f Facts) Plan {
 	switch f.Holder {
 	case "":
@@ -170,7 +170,7 @@ func (t Times) Again(left time.Duration) time.Duration {
 	return min(t.Retry, max(left/4, 100*time.Millisecond))
 }
 
-// Limit returns the time limit of one request, so that there is time for another one before the deadline.
+// Limit returns the time limit of one request, which leaves time for another one before the deadline.
 func (t Times) Limit(left time.Duration) time.Duration {
 	return max(min(left, t.Deadline)/2, 100*time.Millisecond)
 }

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Taken describes a group of snapshots as its driver does. Each member is a snapshot of one volume, and each volume
-// that was named has one: package csi refuses other answers.
+// Taken describes a group of snapshots as its driver does. Each member is a snapshot of one volume, and each requested
+// volume has one: package csi refuses other answers.
 type Taken struct {
 	Handle string
 	// Created is the time at which it was taken, in nanoseconds since 1970; 0 if the driver does not say.
@@ -37,7 +37,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		NotTaken(a.NothingTaken(p.First), Groups().MayRelease(c))
 }
 
-// afterTaken decides about a group that the driver says it has taken.
+// afterTaken decides about a group that the driver reports as taken.
 func afterTaken(f DriverFacts, a Answer) DriverPlan {
 	c, driver, t := f.Content, f.Content.Spec.Driver, a.Taken
 	problem := ""
@@ -150,7 +150,7 @@ func look(f DriverFacts) DriverPlan {
 	return p
 }
 
-// AfterGet decides about the answer to GetVolumeGroupSnapshot, which is about the group that was asked for.
+// AfterGet decides about the answer to GetVolumeGroupSnapshot, which is about the requested group.
 func AfterGet(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return noteTaken(f, a.Taken)

@@ -34,7 +34,7 @@ func Chosen(g *groupv1.VolumeGroupSnapshot, claims []*corev1.PersistentVolumeCla
 	return out
 }
 
-// sourceProblem returns why no group can be taken of the claims that are chosen, or "".
+// sourceProblem returns why no group can be taken of the chosen claims, or "".
 func (f Facts) sourceProblem() string {
 	if _, err := metav1.LabelSelectorAsSelector(f.Group.Spec.Source.Selector); err != nil {
 		return "its selector is not valid: " + err.Error()

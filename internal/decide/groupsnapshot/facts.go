@@ -101,7 +101,7 @@ func bind(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot)
 	}
 }
 
-// ClassOf returns what decisions about a content read of its class; nil without one.
+// ClassOf returns the part of a content's class that decisions use; nil without one.
 func ClassOf(c *groupv1.VolumeGroupSnapshotClass) *snapshot.Class {
 	if c == nil {
 		return nil
@@ -233,7 +233,7 @@ func givenOf(view cluster.View, f Facts) []*snapshotv1.VolumeSnapshot {
 	return out
 }
 
-// childrenOf returns the snapshots that go with a group: those whose owner it is, and members that have lost their
+// childrenOf returns the snapshots that are deleted with a group: those that it owns, and members that have lost their
 // owner.
 func childrenOf(view cluster.View, f Facts) []Child {
 	found := map[string]*snapshotv1.VolumeSnapshot{}

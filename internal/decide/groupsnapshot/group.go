@@ -74,7 +74,7 @@ func (f Facts) withoutContent() Plan {
 	return Groups().NoContent(f.Group, ContentName(f.Group), f.Absent, f.Now)
 }
 
-// own makes a group the owner of a snapshot that is a part of it, so that both go together.
+// own makes a group the owner of a snapshot that is a part of it, so both are deleted together.
 func (f Facts) own(s *snapshotv1.VolumeSnapshot) Plan {
 	next := s.DeepCopy()
 	next.OwnerReferences = append(next.OwnerReferences, ownerOf(f.Group))

@@ -45,7 +45,7 @@ func (f Facts) member(m Member) Plan {
 	return f.noteMember(m)
 }
 
-// noteMember writes to the content of a member what the driver says of its snapshot.
+// noteMember writes the driver's report about a member's snapshot to its content.
 func (f Facts) noteMember(m Member) Plan {
 	c := m.Content
 	want := &snapshotv1.VolumeSnapshotContentStatus{
@@ -147,7 +147,7 @@ type MemberFacts struct {
 	Absent bool
 }
 
-// ParentOf returns the name of the group that a snapshot is a member of; "" if that is not known.
+// ParentOf returns the name of the group that a snapshot is a member of; "" if that is unknown.
 func ParentOf(s *snapshotv1.VolumeSnapshot) string {
 	if owner := cluster.GroupOf(s); owner != nil {
 		return owner.Name

@@ -46,7 +46,7 @@ type Source struct {
 	Volume *corev1.PersistentVolume
 }
 
-// Member is a snapshot in a group: what the driver says of it, the volume that has its source's handle, and the objects
+// Member is a snapshot in a group: the driver's report about it, the volume with its source's handle, and the objects
 // with the names that snapshot.MemberNames returns, or nil.
 type Member struct {
 	Info     groupv1.VolumeSnapshotInfo
@@ -105,7 +105,7 @@ func ContentName(g *groupv1.VolumeGroupSnapshot) string {
 	return "groupsnapcontent-" + string(g.UID)
 }
 
-// IsReady says whether volumes can be made from a group.
+// IsReady says whether volumes can be created from a group.
 func IsReady(g *groupv1.VolumeGroupSnapshot) bool {
 	return g.Status != nil && ptr.Deref(g.Status.ReadyToUse, false)
 }

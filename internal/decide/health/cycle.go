@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Answer is what a driver's controller has said of one volume in one cycle.
+// Answer is what a driver's controller has reported about one volume in one cycle.
 type Answer int
 
 const (
@@ -36,7 +36,7 @@ type Facts struct {
 	Reports []Report
 	// Absences is in how many complete lists before this one the volume was absent.
 	Absences int
-	// CanAsk says that the driver can be asked about this volume alone.
+	// CanAsk means that the driver can be queried about this volume alone.
 	CanAsk bool
 }
 

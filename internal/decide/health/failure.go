@@ -62,7 +62,7 @@ func OfFailure(f NodeFacts) NodePlan {
 	return NodePlan{}
 }
 
-// NotReady says whether a node has said once that it is ready, or not, and does not say now that it is.
+// NotReady says whether a node has reported its readiness before, and does not report now that it is ready.
 func NotReady(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue

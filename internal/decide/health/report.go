@@ -67,7 +67,7 @@ func storageStatuses() []status {
 // status is one status by its names.
 type status struct{ csi, api string }
 
-// OfVolume returns what the API says of a volume with these problems.
+// OfVolume returns what the API shows for a volume with these problems.
 func OfVolume(all []Report) []corev1.VolumeHealthCondition {
 	var out []corev1.VolumeHealthCondition
 	for _, p := range problems(all, volumeStatuses()) {
@@ -78,7 +78,7 @@ func OfVolume(all []Report) []corev1.VolumeHealthCondition {
 	return out
 }
 
-// OfStorage returns what the API says of a driver's storage with these problems.
+// OfStorage returns what the API shows for a driver's storage with these problems.
 func OfStorage(all []Report) []storagev1.StorageHealthCondition {
 	var out []storagev1.StorageHealthCondition
 	for _, p := range problems(all, storageStatuses()) {
@@ -143,7 +143,7 @@ func problems(all []Report, known []status) []problem {
 	return out[:min(len(out), maxConditions)]
 }
 
-// wording returns the reason and the message of a report in the form that the API takes.
+// wording returns the reason and the message of a report in the form that the API accepts.
 func wording(r Report) (reason, message string) {
 	message = cut(line(r.Message), maxMessage)
 	if isReason(r.Reason) {
@@ -153,14 +153,15 @@ func wording(r Report) (reason, message string) {
 	return Unspecified, strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), ": ")
 }
 
-// isReason says whether the API takes a text as a reason: a word that begins with a letter and ends with no mark.
+// isReason says whether the API accepts a text as a reason: a word that begins with a letter and does not end with a
+// punctuation mark.
 func isReason(text string) bool {
 	const letters, more = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "0123456789_"
 	return text != "" && len(text) <= maxReason && strings.Trim(text, letters+more+",:") == "" &&
 		strings.Contains(letters, text[:1]) && strings.Contains(letters+more, text[len(text)-1:])
 }
 
-// line returns a text as one line of valid UTF-8, without what a terminal would obey.
+// line returns a text as one line of valid UTF-8, without control characters.
 func line(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"),
 		func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }), " ")

@@ -13,7 +13,7 @@ type Inviting struct {
 	Administrator bool
 	// Prefix begins the keys of the objects in an etcd that others run; "" if the control plane has an etcd of its own.
 	Prefix string
-	// Known says that there is a Node of the name.
+	// Known means that a Node with the name exists.
 	Known bool
 }
 
@@ -23,7 +23,7 @@ var (
 	ErrNotAdministrator = errors.New("not an administrator")
 	// ErrOwnStore says that no other host reaches the objects.
 	ErrOwnStore = errors.New("an etcd of its own")
-	// ErrKnown says that the name is another host's.
+	// ErrKnown says that the name belongs to another host.
 	ErrKnown = errors.New("a name in use")
 )
 
@@ -118,7 +118,7 @@ func (k Keys) Check(w Wanted) error {
 
 // Joining are the facts that decide what a start with an invitation of a control plane does.
 type Joining struct {
-	// File is the path of the invitation, and Gone says that it does not exist.
+	// File is the path of the invitation, and Gone means that it does not exist.
 	File string
 	Gone bool
 	// Invited says that the file is an invitation: of Kind, for Name, by a control plane with Authority, which is the hash
@@ -135,7 +135,7 @@ type Joining struct {
 	// Etcd is the path of an etcd in the data directory, and Used that of something which shows that it has had objects;
 	// "" if there is none.
 	Etcd, Used string
-	// Store says that the store is known, by flags or by the data directory.
+	// Store means that the store is known, from flags or from the data directory.
 	Store bool
 }
 

@@ -150,9 +150,8 @@ func (f Facts) foreignObject() string {
 	return ""
 }
 
-// otherClaim describes another claim than the saved one that is bound to the volume by now: it could be
-// in use, and would lose its volume. A volume that had no claim, and already has the right source,
-// may have any.
+// otherClaim describes a claim other than the saved one that has been bound to the volume since: it could be in use,
+// and would lose its volume. A volume that had no claim, and already has the right source, may have any.
 func (f Facts) otherClaim(back bool) string {
 	if f.Volume == nil || f.Volume.Spec.ClaimRef == nil {
 		return ""
@@ -349,15 +348,15 @@ type Journal struct {
 	Done bool `json:"done,omitempty"`
 }
 
-// Facts is what a decision about one volume depends on. Objects must be complete and fresh from the
-// API server, because they are saved and created again.
+// Facts are the facts for a decision about one volume. Objects must be complete and fresh from the API server, because
+// they are saved and created again.
 type Facts struct {
 	// Name is the name of the volume.
 	Name string
 	// Journal is nil if the move was not begun.
 	Journal *Journal
-	// Volume is the PersistentVolume with the name, or nil. Claim is the claim that it refers to,
-	// or else the saved volume.
+	// Volume is the PersistentVolume with the name, or nil. Claim is the claim that it refers to, otherwise the saved
+	// volume.
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
 	// Pods are the names of the Pods that use the claim and have not ended.
@@ -379,7 +378,7 @@ const (
 	Wait Verb = "wait"
 	// Save: write the journal of the Step.
 	Save Verb = "save"
-	// Keep: set the reclaim policy Retain, so that the volume survives the deletion of its claim.
+	// Keep: set the reclaim policy Retain, which lets the volume survive the deletion of its claim.
 	Keep Verb = "keep"
 	// DeleteClaim and DeleteVolume: delete the object of the Facts, by its UID.
 	DeleteClaim  Verb = "delete claim"

@@ -23,7 +23,7 @@ type Verdict struct {
 	Warn    bool
 	// Refused says that no call for the class is in progress.
 	Refused bool
-	// Repeat says that the call is made again after a back-off.
+	// Repeat means that the call is repeated after a back-off.
 	Repeat bool
 }
 

@@ -19,7 +19,7 @@ type Step int
 
 // Steps of a change.
 const (
-	// Nothing: the volume has the attributes that it should have, or another program's turn.
+	// Nothing: the volume has the right attributes, or another program acts next.
 	Nothing Step = iota
 	// Wait writes to the claim that its class does not exist.
 	Wait
@@ -126,7 +126,7 @@ func missing(f Facts, target string) Plan {
 	return p
 }
 
-// cancelled is the plan for a claim that asks for nothing any more.
+// cancelled is the plan for a claim that requests nothing any more.
 func cancelled(c *corev1.PersistentVolumeClaim) Plan {
 	p := nothing(volume.ReasonModifyCanceled, volume.Actor{}, "Cancelled modify.")
 	if slices.ContainsFunc(c.Status.Conditions, isModifying) {

@@ -2,12 +2,12 @@ package mount
 
 import "volplane.dev/volplane/internal/volume"
 
-// Observed is what the host shows at a path after a call of the driver.
+// Observed is the state of a path on the host after a driver call.
 type Observed struct {
 	// Mounted says that something is mounted there, Device that the volume's block device is; Unreadable that the mount
 	// table cannot be read.
 	Mounted, Device, Unreadable bool
-	// Dead says that what was mounted there before the call will never answer again.
+	// Dead means that the earlier mount there will never respond again.
 	Dead bool
 }
 
@@ -35,7 +35,7 @@ func PhaseAfterCall(v Verb, before Phase, answer volume.Answer, seen Observed) P
 	return before
 }
 
-// Removal is what is left to do after the driver was called to unmount a volume.
+// Removal is the remaining work after the driver was called to unmount a volume.
 type Removal int
 
 // Removals.
@@ -71,8 +71,8 @@ func Removed(answer volume.Answer, seen Observed) Removal {
 	return Gone
 }
 
-// UnstageRefused says whether a driver has refused to unstage a volume because of something that is not its own, such
-// as a process that has the volume: the call has ended, and will do nothing later. An internal error says neither.
+// UnstageRefused says whether a driver has refused to unstage a volume because of an external cause, such as a process
+// that uses the volume: the call has ended, and will have no later effect. An internal error proves neither.
 func UnstageRefused(answer volume.Answer) bool {
 	return answer.Outcome == volume.Failed && answer.Code == "FailedPrecondition"
 }
@@ -103,7 +103,7 @@ type Failure struct {
 	Obstacle bool
 	// NotDone says that the driver reported success without the effect.
 	NotDone bool
-	// OtherID says that the volume is attached to the node under another id than the driver's of now.
+	// OtherID says that the volume is attached to the node under another id than the driver's current one.
 	OtherID bool
 }
 

@@ -9,7 +9,7 @@ import (
 // Facts is what the agent knows of one volume on one node.
 type Facts struct {
 	Driver, Handle, Volume, Node string
-	// Known says that the volume's object exists.
+	// Known means that the volume's object exists.
 	Known bool
 	Block bool
 	// Refused says why the volume may not be mounted although it exists; empty if it may.
@@ -64,7 +64,7 @@ type Consumer struct {
 	UnmountEnds bool
 	// Due says that a repeated call is due, because the driver has requiresRepublish.
 	Due bool
-	// Label is the SELinux label that the Pod asks for the mount; Refused says why the Pod's wish cannot be met.
+	// Label is the SELinux label that the Pod requests for the mount; Refused says why the request cannot be met.
 	Label, Refused string
 }
 
@@ -214,7 +214,7 @@ func (p *planner) removeUnwanted(wanted []Consumer) {
 	p.endUses(wanted)
 }
 
-// endUses ends the uses whose host paths were unmounted by hand, if that is their end.
+// endUses ends the uses whose host paths were unmounted by hand, if that is meant to end them.
 func (p *planner) endUses(wanted []Consumer) {
 	for _, c := range wanted {
 		if p.f.ended(c) {
@@ -422,7 +422,7 @@ func (p *planner) grow(wanted []Consumer, held volume.Because) Plan {
 	return p.plan(volume.ReasonMounted, volume.Actor{}, "volume %s is mounted on node %s", f.Volume, f.Node)
 }
 
-// growNeeded returns a Pod of each object for whose claim the node has to expand the volume. CSI forbids to repeat a
+// growNeeded returns a Pod of each object for whose claim the node has to expand the volume. CSI forbids repeating a
 // refused expansion before something has changed, so it waits for the next mount.
 func (f Facts) growNeeded(wanted []Consumer) []Consumer {
 	if !f.DriverReady || !f.Known || len(f.Covered) > 0 {

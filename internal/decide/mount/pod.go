@@ -123,7 +123,7 @@ func Busy(driver, node string) volume.Because {
 		"may run at the same time; this one waits for a slot", driver, node)
 }
 
-// Failed explains a failed step by the text of its error. If the text does not show who acts next, it is next.
+// Failed explains a failed step with the text of its error. If the text does not show who acts next, next does.
 func Failed(v Verb, node, cause string, next volume.Actor) volume.Because {
 	return failed(v, node, volume.AnswerIn(cause), next)
 }
@@ -142,8 +142,8 @@ func failed(v Verb, node string, a volume.Answer, next volume.Actor) volume.Beca
 	return b
 }
 
-// whoClearsHost returns who acts next if the cause is a problem of the node's host, by the kernel's
-// words for it, which drivers do not translate; zero for other problems.
+// whoClearsHost returns who acts next if the cause is a problem of the node's host, according to the kernel's error
+// text, which drivers do not translate; zero for other problems.
 func whoClearsHost(text, node string) volume.Actor {
 	for _, words := range []string{"no space left on device", "read-only file system"} {
 		if strings.Contains(text, words) {
@@ -158,8 +158,8 @@ func whoClearsHost(text, node string) volume.Actor {
 	return volume.Actor{}
 }
 
-// Lifecycle says why a driver does not support ephemeral or persistent volumes; empty if it does. known
-// says whether there is a CSIDriver object, modes is its list.
+// Lifecycle says why a driver does not support ephemeral or persistent volumes; empty if it does. known says whether
+// the CSIDriver object exists, and modes is its list.
 func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode, ephemeral bool) string {
 	want := storagev1.VolumeLifecyclePersistent
 	if ephemeral {
@@ -195,7 +195,7 @@ func InvalidName(what, name string) volume.Because {
 		"the %s, %.100q, cannot be the name of a directory", what, name)
 }
 
-// Full is the reason of a Pod that is given up because its node has reached a driver's attach limit.
+// Full is the reason of a Pod that fails because its node has reached a driver's attach limit.
 func Full(pv, driver, node, cause string) volume.Because {
 	return volume.Sayf(volume.ReasonAttachLimit, volume.User(),
 		"node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)

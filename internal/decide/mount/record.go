@@ -55,8 +55,8 @@ type Record struct {
 	GrowSecret    *SecretRef `json:"growSecret,omitempty"`
 	// MoreSecrets are those of other PersistentVolumes with the handle.
 	MoreSecrets []SecretRef `json:"moreSecrets,omitempty"`
-	// SecretsUnknown says that the driver may have received Secrets that are not recorded: the record
-	// was rebuilt after the volume's object was gone.
+	// SecretsUnknown means that the driver may have received Secrets that are not recorded: the record was rebuilt after
+	// the volume's object was gone.
 	SecretsUnknown bool `json:"secretsUnknown,omitempty"`
 	// Label is the SELinux label that the volume was mounted with; empty if it has none. LabelUnknown means that the
 	// record was rebuilt without knowing the label.
@@ -64,8 +64,8 @@ type Record struct {
 	LabelUnknown bool   `json:"seLinuxLabelUnknown,omitempty"`
 	// Stage is empty for a driver that does not stage.
 	Stage Phase `json:"stage,omitempty"`
-	// UnstageRefused is that of the driver's last answer to NodeUnstageVolume. It is not written to the journal, because
-	// after a crash it is not known whether a call is still under way.
+	// UnstageRefused describes the driver's last answer to NodeUnstageVolume. It is not written to the journal, because
+	// after a crash it is unknown whether a call is still in flight.
 	UnstageRefused bool   `json:"-"`
 	StagingPath    string `json:"stagingPath,omitempty"`
 	// StagingMounted says that the mount table showed StagingPath after the
@@ -73,7 +73,7 @@ type Record struct {
 	StagingMounted bool `json:"stagingMounted,omitempty"`
 	// Filesystem is the type and source of what was mounted at StagingPath.
 	Filesystem string `json:"filesystem,omitempty"`
-	// Short says that the filesystem at StagingPath came with the data of a smaller volume and was not grown yet.
+	// Short means that the filesystem at StagingPath was copied from a smaller volume and has not been grown yet.
 	Short   bool     `json:"short,omitempty"`
 	Targets []Target `json:"targets,omitempty"`
 	// Lost is how Pods have lost the volume, by the paths of the targets that have not been restored.
@@ -174,8 +174,7 @@ func (r *Record) Attempted() (path string, ok bool) {
 	return path, r.Stage != Unstaging
 }
 
-// Serves says whether a target is mounted as its Pod asks: published, and bound at the host path, if
-// any.
+// Serves says whether a target is mounted as its Pod requests: published, and bound at the host path, if any.
 func (t *Target) Serves(host string) bool {
 	return t != nil && t.Phase == Published && (host == "" || t.HostPhase == Bound && t.HostPath == host)
 }

@@ -11,7 +11,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Relabels says whether a Pod asks that the files of its volumes are relabelled one by one, and not by a mount option.
+// Relabels says whether a Pod requests that the files of its volumes are relabelled one by one, instead of a mount
+// option.
 func Relabels(pod *corev1.Pod) bool {
 	s := pod.Spec.SecurityContext
 	return s != nil && s.SELinuxChangePolicy != nil && *s.SELinuxChangePolicy == corev1.SELinuxChangePolicyRecursive
@@ -108,8 +109,8 @@ func (f Facts) admitLabel() admission {
 	return a
 }
 
-// labelOf returns the label of the volume if one Pod's counts, and whether it is mounted with another one, which no Pod
-// has any more.
+// labelOf returns the label of the volume, if a Pod determines one, and whether it is mounted with another one, which
+// no Pod has any more.
 func (f Facts) labelOf(c Consumer) (label string, remount bool) {
 	r := f.Record
 	has := r.Target(c.Path) != nil
@@ -124,7 +125,7 @@ func (f Facts) labelOf(c Consumer) (label string, remount bool) {
 	return c.Label, c.Label != r.Label
 }
 
-// labelledBy returns the Pod whose label counts, -1 if no Pod may have the volume.
+// labelledBy returns the index of the Pod that determines the label, -1 if no Pod may have the volume.
 func (f Facts) labelledBy() int {
 	same := func(c Consumer) bool {
 		return c.fits() && f.Record != nil && !f.Record.LabelUnknown && f.Record.Stage != "" && c.Label == f.Record.Label

@@ -73,7 +73,7 @@ func (p *planner) unseen(wanted []Consumer) (Plan, bool) {
 	return Plan{}, false
 }
 
-// deadOnHost says whether a target is alive and what is bound of it at its host path is dead.
+// deadOnHost says whether a target is alive but its bind mount at the host path is dead.
 func (f Facts) deadOnHost(t Target) bool {
 	return f.Verify && f.Mounted[t.Path] && !f.Dead[t.Path] && f.Dead[t.HostPath]
 }
@@ -97,7 +97,7 @@ func (p *planner) covered(path string) Plan {
 		p.f.Node, p.f.Covered[path], p.f.Volume, path)
 }
 
-// deadStays says why a dead mount is not made again.
+// deadStays says why a dead mount is not replaced.
 func (p *planner) deadStays() Plan {
 	var cause volume.Because
 	switch f := p.f; {

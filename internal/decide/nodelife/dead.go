@@ -101,7 +101,7 @@ func EvictedAt(p *corev1.Pod, n *corev1.Node) (at time.Time, going bool) {
 	return at, going
 }
 
-// tolerates says whether a Pod tolerates a taint, and for how long; nil is for ever.
+// tolerates says whether a Pod tolerates a taint, and for how long; nil means forever.
 func tolerates(p *corev1.Pod, t corev1.Taint) (stays *time.Duration, tolerated bool) {
 	for _, o := range p.Spec.Tolerations {
 		if !Tolerates(o, t) {

@@ -44,7 +44,7 @@ type LostFacts struct {
 type LostPlan struct {
 	// Refused says that nothing is done, and Because why.
 	Refused bool
-	// Fence says that the identity of the host is revoked first, and nothing else is done before.
+	// Fence means that the identity of the host is revoked first, before anything else.
 	Fence bool
 	// Taint means that the Node gets the taint out-of-service, which removes its attachments by force.
 	Taint bool
@@ -118,7 +118,7 @@ func (f LostFacts) marks() LostPlan {
 	return p
 }
 
-// waits says what a plan waits for.
+// waits describes what a plan waits for.
 func (f LostFacts) waits(p LostPlan) volume.Because {
 	switch {
 	case p.Done:

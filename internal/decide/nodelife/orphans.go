@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// OrphanFacts is what the decision about the Pods of a missing node depends on.
+// OrphanFacts are the facts for the decision about the Pods of a missing node.
 type OrphanFacts struct {
 	Name string
 	// Node is the Node object, if it exists again.

@@ -43,11 +43,11 @@ type Wish struct {
 
 // Contents is what is on a volume.
 type Contents struct {
-	// Known says that the volume could be read.
+	// Known means that the volume could be read.
 	Known bool
 	// Holds is the filesystem's type, or "".
 	Holds string
-	// Blank says that nothing was ever written.
+	// Blank means that nothing was ever written.
 	Blank bool
 }
 
@@ -157,7 +157,7 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	}
 }
 
-// problem returns what is missing in a Wish, or contradicts the facts; "" if nothing does.
+// problem returns what is missing in a Wish, or contradicts the facts; or "".
 func (f AdoptionFacts) problem(e Entry) string {
 	w := f.Wish
 	switch {

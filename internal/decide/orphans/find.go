@@ -102,7 +102,7 @@ func (f Facts) beingCreated() []string {
 	return out
 }
 
-// madeAs says whether a volume was created with a name, as far as that is known.
+// madeAs says whether a volume was created with a name, as far as is known.
 func (f Facts) madeAs(e Entry, name string) bool {
 	return e.Name == name || e.Context[keyVolume] == name || strings.Contains(e.Handle, name) ||
 		f.Driver == volume.LocalDriver && e.Handle == localHandle(name)
@@ -157,7 +157,7 @@ var (
 	pvName       = regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 )
 
-// nameOf returns the name of the object that a volume was created for; "" if it is not known.
+// nameOf returns the name of the object for which a volume was created; "" if it is unknown.
 func (f Facts) nameOf(e Entry) string {
 	for _, name := range []string{
 		e.Name, e.Context[keyVolume],
@@ -289,7 +289,7 @@ type Finding struct {
 	// Object is the name of the PersistentVolume, or the name with which the volume was created, if
 	// known.
 	Object string `json:"object,omitempty"`
-	// Claim is "namespace/name" of the claim that the volume was created for, if known.
+	// Claim is "namespace/name" of the claim for which the volume was created, if known.
 	Claim string `json:"claim,omitempty"`
 	// By is the identity of the provisioner that created the volume, if known.
 	By string `json:"by,omitempty"`

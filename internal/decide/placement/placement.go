@@ -139,7 +139,7 @@ func (c Claim) elsewhere(n *corev1.Node) string {
 	return c.Origin.Elsewhere(c.Name, n)
 }
 
-// unready returns the plan for a Pod that no node can take because of a claim, or nil.
+// unready returns the plan for a Pod that no node can run because of a claim, or nil.
 func unready(c Claim) *Plan {
 	var p Plan
 	switch {

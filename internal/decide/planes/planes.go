@@ -1,4 +1,4 @@
-// Package planes decides what several control planes with one store do differently from each other.
+// Package planes decides how the tasks of several control planes with one store differ.
 package planes
 
 import (

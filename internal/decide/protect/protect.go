@@ -21,7 +21,7 @@ type object[T any] interface {
 }
 
 // protect returns the object to write, or its zero value: one without the finalizer gets it, and one that is being
-// deleted loses it when it is unused. used says why it is not, or has no reason.
+// deleted loses it when it is unused. used returns why it is in use, or a zero reason.
 func protect[T object[T]](o T, name, finalizer string, used func() volume.Because, unused string) (T, volume.Because) {
 	var none T
 	protected := slices.Contains(o.GetFinalizers(), finalizer)

@@ -115,8 +115,8 @@ type Facts struct {
 	References References
 	Held       Held
 	Now        time.Time
-	// Grace is how long an engine that counts a user may have nothing mounted: it mounts all volumes of a container
-	// before it starts it, and copies an image's files into a new volume without any mount of its own.
+	// Grace is how long an engine that counts a user may have nothing mounted: it mounts all volumes of a container before
+	// it starts it, and copies an image's files into a new volume without a separate mount.
 	Grace time.Duration
 }
 
@@ -128,10 +128,10 @@ type Plan struct {
 	Because string
 }
 
-// Asks says whether a decision depends on Held, which is expensive to find out.
+// Asks says whether a decision depends on Held, which is expensive to determine.
 func (f Facts) Asks() bool { return len(f.References) == 0 || len(f.stale()) > 0 }
 
-// unnamed is the id of a user that the kernel knows and no engine has named.
+// unnamed is the id of a user that only the kernel knows.
 const unnamed = "unnamed"
 
 // Decide says which users are left. Counts are hints: an engine that is killed never unmounts for the containers that

@@ -37,7 +37,7 @@ type Verdict struct {
 	// Because becomes an event of the claim: a warning immediately, any other after all writes.
 	Because volume.Because
 	Warn    bool
-	// Repeat says that the call is made again after a back-off.
+	// Repeat means that the call is repeated after a back-off.
 	Repeat bool
 }
 

@@ -18,7 +18,7 @@ type Step int
 
 // Steps of a resize.
 const (
-	// Nothing: the sizes are as they should be, or another program's turn.
+	// Nothing: the sizes are right, or another program acts next.
 	Nothing Step = iota
 	// Begin writes to the claim that its volume is about to grow; Expand
 	// follows.
@@ -35,14 +35,13 @@ const (
 type Facts struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Ours says that the volume's driver is reached by this process; Expands
-	// that its controller service can grow volumes, NodeExpands that its node
-	// service takes part.
+	// Ours means that this process reaches the volume's driver; Expands that its controller service can grow volumes,
+	// NodeExpands that its node service takes part.
 	Ours, Expands, NodeExpands bool
 	// Refused says that the driver's last answer to the size in the claim's
 	// allocatedResources was a final no: the volume does not have that size.
 	Refused bool
-	// Due says that a size that can never be may be asked for again.
+	// Due means that an infeasible size may be requested again.
 	Due bool
 	// Node is a node on which a Pod uses the claim, if that was determined; Unused means that no Pod uses it.
 	Node   string
@@ -342,18 +341,18 @@ func isNodePending(c *corev1.PersistentVolumeClaim) bool {
 	})
 }
 
-// FailedOnNode is the reason of a filesystem that was not expanded; repeats is who tries again.
+// FailedOnNode is the reason of a filesystem that was not expanded; repeats is the actor that tries again.
 func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats volume.Actor, a volume.Answer) volume.Because {
 	return a.Because(volume.ReasonFailedNodeResize, repeats, "the filesystem of claim "+c.Name+" did not grow: "+a.Text)
 }
 
-// NodeVerdict is what an answer to NodeExpandVolume means. A call that failed is repeated after a
-// back-off unless it must not be.
+// NodeVerdict is the meaning of an answer to NodeExpandVolume. A failed call is repeated after a back-off, unless that
+// is forbidden.
 type NodeVerdict struct {
 	// State is what the claim's status says from now on; nil leaves it as it is, and empty means that the growth is
 	// complete.
 	State *corev1.ClaimResourceStatus
-	// Refused says that the driver is not asked for this size before the volume is mounted again: CSI forbids it.
+	// Refused means that the driver must not be called for this size before the volume is mounted again: CSI forbids it.
 	Refused bool
 	// Short says that the driver reported success, and by how much less than was requested the volume has grown: the call
 	// has failed. It is "" otherwise.
@@ -378,8 +377,8 @@ func AfterNode(answer Answer, size int64) NodeVerdict {
 	return NodeVerdict{State: &state}
 }
 
-// NodeStatus returns what the node changes in a claim's status: the resource status, and the capacity
-// when the expansion is done.
+// NodeStatus returns the node's changes of a claim's status: the resource status, and the capacity when the expansion
+// is done.
 func NodeStatus(
 	c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity,
 ) map[string]any {

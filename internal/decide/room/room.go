@@ -172,9 +172,9 @@ const electionLimit = 3 * time.Second
 type Members struct {
 	// All is the number of members that vote, Answer that of those that answer.
 	All, Answer int
-	// Apart is how long no member has answered what only a quorum can.
+	// Apart is how long no member has answered a call that needs a quorum.
 	Apart time.Duration
-	// Size is the size of the database's file and Used that of the data in it, of all who use this etcd.
+	// Size is the size of the database's file and Used that of its data, of all users of this etcd.
 	Size, Used int64
 	// Quota is the size of the file at which etcd refuses every write; 0 if it does not say.
 	Quota int64
@@ -247,7 +247,7 @@ type Report struct {
 	Members *MembersReport `json:"members,omitempty"`
 }
 
-// MembersReport says which members of an etcd that others run have answered.
+// MembersReport lists the members of an external etcd that have responded.
 type MembersReport struct {
 	All    int `json:"all"`
 	Answer int `json:"answer"`

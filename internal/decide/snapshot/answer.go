@@ -15,10 +15,10 @@ import (
 // maxPlaces is how many places a driver may name for a snapshot: they are all written to its content.
 const maxPlaces = 1000
 
-// Taken describes a snapshot as its driver does.
+// Taken is a driver's description of a snapshot.
 type Taken struct {
 	Handle string
-	// Source is the handle of the volume that it was taken of; "" if the driver does not say.
+	// Source is the handle of its source volume; "" if the driver does not say.
 	Source string
 	// Created is the time at which it was taken, in nanoseconds since 1970, and Bytes the minimum size of a volume
 	// restored from it; 0 if the driver does not say.
@@ -43,8 +43,8 @@ type AnswerAbout[T any] struct {
 }
 
 // NothingTaken says whether the driver has certainly taken nothing: neither in this call, nor, unless this is the first
-// one, in an earlier one. The codes about the arguments prove it, since for those of an existing snapshot a driver must
-// answer OK. The codes about whether the driver serves the caller at all prove it only for this call.
+// one, in an earlier one. The codes about the arguments prove it, since a driver must answer OK for the arguments of an
+// existing snapshot. The codes about whether the driver serves the caller at all prove it only for this call.
 func (a AnswerAbout[T]) NothingTaken(first bool) bool {
 	switch {
 	case a.Outcome != volume.Failed || a.Missing != "":
@@ -67,7 +67,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		NotTaken(a.NothingTaken(p.First), Single().MayRelease(f.Content))
 }
 
-// afterTaken decides about a snapshot that the driver says it has taken of a volume.
+// afterTaken decides about a snapshot of a volume that the driver reports as taken.
 func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	driver, t := f.Content.Spec.Driver, a.Taken
 	problem := ""
@@ -155,7 +155,7 @@ func look(f DriverFacts) DriverPlan {
 	case f.Gets:
 		p.Step = Get
 	default:
-		// A driver that cannot be asked is believed.
+		// The report of a driver that cannot be queried is trusted.
 		return noteTaken(f, Taken{Handle: p.Request.Handle, Ready: true})
 	}
 	if f.Class != nil {

@@ -58,7 +58,7 @@ func SecretOf(
 	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
 }
 
-// tokensOf returns what templates of Secrets may contain. A namespace must not depend on the snapshot's name, which a
+// tokensOf returns the values for templates of Secrets. A namespace must not depend on the snapshot's name, which a
 // user chooses.
 func tokensOf(content string, s *snapshotv1.VolumeSnapshot) (inName, inNamespace map[string]string) {
 	inNamespace = map[string]string{"volumesnapshotcontent.name": content}

@@ -37,7 +37,7 @@ func deletion(f Facts) Plan {
 	return letGo(s, "nothing needs snapshot "+s.Name+" any more")
 }
 
-// letGo takes the finalizers from a snapshot.
+// letGo removes the finalizers of a snapshot.
 func letGo(s *snapshotv1.VolumeSnapshot, why string) Plan {
 	next := s.DeepCopy()
 	without(next, volume.FinalizerSnapshotAsSource, volume.FinalizerSnapshotBound)

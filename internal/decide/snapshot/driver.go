@@ -233,7 +233,7 @@ func (k *ContentKind[C]) remove(f DriverFactsOf[C]) PlanFor[C] {
 	return k.removeHandle(f)
 }
 
-// removeHandle decides about what a driver has for a content that is being deleted.
+// removeHandle decides about the driver's snapshot of a content that is being deleted.
 func (k *ContentKind[C]) removeHandle(f DriverFactsOf[C]) PlanFor[C] {
 	c, v := f.Content, k.View(f.Content)
 	one := k.One + " " + v.Handle
@@ -256,14 +256,14 @@ func (k *ContentKind[C]) removeHandle(f DriverFactsOf[C]) PlanFor[C] {
 	}
 }
 
-// release takes the finalizer from a content, and with it the intent, if it has one.
+// release removes the finalizer of a content, and the intent, if it has one.
 func (k *ContentKind[C]) release(c C, message string) PlanFor[C] {
 	next := Noted(c, k.Creating, "")
 	without(next, k.Finalizer)
 	return PlanFor[C]{Step: Release, Content: next, Because: volume.Say(volume.ReasonTerminating, volume.Actor{}, message)}
 }
 
-// UserProblem notes what only a user can mend as the error of a content.
+// UserProblem records a problem that only a user can fix as the error of a content.
 func (k *ContentKind[C]) UserProblem(f DriverFactsOf[C], r volume.Reason, message string) PlanFor[C] {
 	return k.Problem(f, volume.Say(r, volume.User(), message))
 }

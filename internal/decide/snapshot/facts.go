@@ -16,13 +16,13 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// controller is who acts next about a VolumeSnapshot, and groupController about one that is a member of a group.
+// controller acts next about a VolumeSnapshot, and groupController about one that is a member of a group.
 func controller() volume.Actor { return volume.Controller("snapshot-controller") }
 
 func groupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
 
-// memberName and memberContent begin the names of the snapshots in a group, and of their contents; those of contents
-// that are made for other snapshots begin like the latter.
+// memberName and memberContent begin the names of the snapshots in a group, and of their contents; contents that are
+// created for other snapshots have the same prefix as the latter.
 const memberName, memberContent = "snapshot-", "snapcontent-"
 
 // kindSnapshot begins the keys of the parameters that name a snapshot, and namePrefix is the usual prefix of the
@@ -149,7 +149,7 @@ func bind(c *cluster.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) {
 	}
 }
 
-// ClassOf returns what decisions about a content read of its class; nil without one.
+// ClassOf returns the part of a content's class that decisions use; nil without one.
 func ClassOf(c *cluster.VolumeSnapshotClass) *Class {
 	if c == nil {
 		return nil
@@ -199,7 +199,7 @@ func MemberNames(group types.UID, handle string) (name, content string) {
 	return memberName + sum, memberContent + sum
 }
 
-// ClaimOf returns the name of the claim that a snapshot is taken of; "" for a snapshot of a content that exists.
+// ClaimOf returns the name of a snapshot's source claim; "" for a snapshot of an existing content.
 func ClaimOf(s *snapshotv1.VolumeSnapshot) string {
 	return ptr.Deref(s.Spec.Source.PersistentVolumeClaimName, "")
 }
@@ -211,7 +211,7 @@ func boundTo(s *snapshotv1.VolumeSnapshot) string {
 	return ptr.Deref(s.Status.BoundVolumeSnapshotContentName, "")
 }
 
-// IsReady says whether a volume can be made from a snapshot.
+// IsReady says whether a volume can be created from a snapshot.
 func IsReady(s *snapshotv1.VolumeSnapshot) bool {
 	return s.Status != nil && ptr.Deref(s.Status.ReadyToUse, false)
 }
@@ -242,7 +242,7 @@ func with(o metav1.Object, finalizers ...string) {
 	}
 }
 
-// without takes finalizers from an object, which is the caller's.
+// without removes finalizers from an object that the caller owns.
 func without(o metav1.Object, finalizers ...string) {
 	o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizers...))
 }

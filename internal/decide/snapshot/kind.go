@@ -28,7 +28,7 @@ type Kind[S Object[S], C Object[C], Other any] struct {
 	Misbound, Missing, BindFailed, Mismatch, HandleSet, ContentMisbound volume.Reason
 }
 
-// ContentKind is what differs between the contents of snapshots and those of groups.
+// ContentKind is the difference between the contents of snapshots and those of groups.
 type ContentKind[C Object[C]] struct {
 	// Controller binds the user's object to a content.
 	Controller volume.Actor
@@ -80,7 +80,7 @@ type View struct {
 	Handle  string
 	Members []string
 	Taken   bool
-	// Member says that it is taken with a group, and Grouped that it is deleted with one.
+	// Member means that it is taken with a group, and Grouped that it is deleted with one.
 	Member, Grouped bool
 	// Ready says that it can be used, and Deletes that it is deleted with the content.
 	Ready, Deletes bool
@@ -125,7 +125,7 @@ type PlanOf[S, C, Other any] struct {
 	Snapshot S
 	Content  C
 	Other    Other
-	// Binds says that the written content gets the identity of the snapshot.
+	// Binds means that the written content gets the UID of the snapshot.
 	Binds   bool
 	Because volume.Because
 	// Warn means that something is wrong, and Tell that the reason is recorded as an event after the step.
@@ -207,8 +207,8 @@ func (k *Kind[S, C, O]) Adopt(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bou
 		content+" is being bound to "+k.Noun+" "+s.GetName())}, false
 }
 
-// Owned decides about the content with the name that the one made for a snapshot has; bound says that nothing is left
-// to do.
+// Owned decides about the content with the name that is reserved for the snapshot's own content; bound means that
+// nothing is left to do.
 func (k *Kind[S, C, O]) Owned(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bound bool) {
 	v, content := k.View(c), "content "+c.GetName()
 	switch {
@@ -227,7 +227,8 @@ func (k *Kind[S, C, O]) NotBound(s S, c C, now metav1.Time, problem string) Plan
 		"content "+c.GetName()+" could not be bound to "+k.Noun+" "+s.GetName()+": "+problem))
 }
 
-// DeleteContent decides about a snapshot that is being deleted and has a content; release lets the snapshot go.
+// DeleteContent decides about a snapshot that is being deleted and has a content; release removes the snapshot's
+// finalizers.
 func (k *Kind[S, C, O]) DeleteContent(s S, c C, release func(why string) PlanOf[S, C, O]) PlanOf[S, C, O] {
 	v, content, name := k.View(c), "content "+c.GetName(), k.Noun+" "+s.GetName()
 	driver := volume.Driver(v.Driver)

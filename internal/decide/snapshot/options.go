@@ -17,13 +17,13 @@ import (
 type Options struct {
 	// NamePrefix begins the names at the driver; empty means the usual prefix.
 	NamePrefix string
-	// NameLength cuts the UID in the names, without its hyphens, to so many characters; 0 keeps all of it.
+	// NameLength cuts the UID in the names, without its hyphens, to this many characters; 0 keeps all of it.
 	NameLength int
 	// ExtraMetadata adds the names of the snapshot, or of the group, and of its content to the parameters.
 	ExtraMetadata bool
 	// Node restricts the work to the contents of one node; empty means all contents.
 	Node string
-	// Rest says that this process speaks for what belongs to no node.
+	// Rest means that this process serves the contents that belong to no node.
 	Rest bool
 	// Topology says that requests and answers of drivers have the topology in which snapshots can be used.
 	Topology bool
@@ -96,7 +96,7 @@ func withMetadata(parameters string, more map[string]string) string {
 type Rival struct {
 	// Content is its name, and Name the name in the driver request.
 	Content, Name string
-	// Intended says that the driver may have been asked.
+	// Intended means that the driver may have been called.
 	Intended bool
 }
 

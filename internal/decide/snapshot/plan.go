@@ -30,7 +30,7 @@ const (
 	Forget
 	// Remove makes the driver delete it.
 	Remove
-	// Release writes the content, which the driver does not keep any more.
+	// Release writes the content, which the driver no longer needs.
 	Release
 )
 
@@ -43,7 +43,7 @@ type Request struct {
 	Parameters map[string]string
 	// Places are segments, in at least one of which it must be usable; empty lets the driver choose.
 	Places []topology.Segment
-	// Handle is what is looked for or deleted; if it is a group, Members are the handles of its snapshots.
+	// Handle is the handle to look for or to delete; for a group, Members are the handles of its snapshots.
 	Handle  string
 	Members []string
 	// Secret is for the call, or nil.
@@ -56,7 +56,8 @@ type PlanFor[C any] struct {
 	Content C
 	Request Request
 	Because volume.Because
-	// Placed, if set, is the content with its place, which is written before its status: then volumes are made of it.
+	// Placed, if set, is the content with its place, which is written before its status, because volumes are created from
+	// it after that.
 	Placed C
 	// Warn means that something is wrong, and Tell that the reason is recorded as an event with the step.
 	Warn, Tell bool
@@ -96,7 +97,7 @@ type Known struct {
 	Removed bool
 }
 
-// Noted returns a copy of a content with an annotation; an empty value takes it away.
+// Noted returns a copy of a content with an annotation; an empty value removes it.
 func Noted[C Object[C]](c C, key, value string) C {
 	c = c.DeepCopy()
 	all := maps.Clone(c.GetAnnotations())

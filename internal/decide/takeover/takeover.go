@@ -19,7 +19,7 @@ type Facts struct {
 	// omitted; nil means no wish.
 	Namespace, Shape string
 	WithoutNodes     *bool
-	// Controllers are those to run. ChoseControllers says that they were asked for.
+	// Controllers are those to run. ChoseControllers means that the user chose them.
 	Controllers      []string
 	ChoseControllers bool
 	// Args are arguments of the controllers that were asked for.
@@ -53,9 +53,9 @@ func (w Workload) String() string {
 type Plan struct {
 	// Namespace, KubeletDir and SocketDir are those of the running workloads; empty if they are unknown.
 	Namespace, KubeletDir, SocketDir string
-	// Driver is the CSIDriver to print; nil if it is another program's.
+	// Driver is the CSIDriver to print; nil if it belongs to another program.
 	Driver *storagev1.CSIDriver
-	// WithoutNodes says that another program runs the driver on the nodes.
+	// WithoutNodes means that another program runs the driver on the nodes.
 	WithoutNodes bool
 	// Shape is the kind of workload for the controllers; empty to leave it open.
 	Shape string
@@ -65,7 +65,7 @@ type Plan struct {
 	Controllers []string
 	// ControllerArgs are arguments of the vendor's sidecars that were not given explicitly.
 	ControllerArgs []string
-	// Notes are for the user, in the order of what they are about.
+	// Notes are for the user, in the order of their subjects.
 	Notes []string
 	// Refused is why no manifests can do what was requested; empty if they can.
 	Refused []string
@@ -89,7 +89,7 @@ func Decide(f Facts) Plan {
 	return p
 }
 
-// inTree says what ends for volumes that only upstream's sidecars translate to volumes of the driver.
+// inTree reports what ends for in-tree volumes that only upstream's sidecars translate to volumes of the driver.
 func (p *Plan) inTree(f Facts) {
 	if len(f.InTree) == 0 {
 		return
@@ -147,7 +147,7 @@ func (p *Plan) driver(f Facts) {
 	p.note("the CSIDriver %s is kept with all its fields", f.Driver)
 }
 
-// ours says whether volplane's manifests have made a workload.
+// ours says whether volplane's manifests have created a workload.
 func (f Facts) ours(w Workload) bool { return w.Labels[volume.LabelMadeBy] == f.ManagedBy }
 
 // others reports what runs already, and what to do about it.
@@ -178,7 +178,7 @@ func (p *Plan) others(f Facts, mine []Workload) {
 	}
 }
 
-// both decides about a workload that runs the driver on nodes, and controllers: to delete it takes the driver from the
+// both decides about a workload that runs the driver on nodes, and controllers: deleting it removes the driver from the
 // nodes, too.
 func (p *Plan) both(f Facts, w Workload) {
 	what := fmt.Sprintf("%s runs the driver on the nodes, and its controllers: ", w)
@@ -221,7 +221,7 @@ func (p *Plan) asRunning(f Facts, w Workload) {
 	p.note("volplane's controllers run as %s already, and stay so", w)
 }
 
-// topology returns whether each node has a topology of its own, by what the nodes say of the driver's.
+// topology returns whether each node has its own topology, according to the nodes' entries for the driver.
 func (p *Plan) topology(f Facts) (eachNode bool) {
 	var keys []string
 	segments := map[string]bool{}

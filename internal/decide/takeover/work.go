@@ -69,7 +69,7 @@ func (p *Plan) ends(vendors []work) {
 	}
 }
 
-// without says what follows if a controller runs nowhere.
+// without reports the consequences if a controller runs nowhere.
 func without(controller string) string {
 	return map[string]string{
 		"provisioner": "no volume is created or deleted", "capacity": "the scheduler finds no room for new volumes",

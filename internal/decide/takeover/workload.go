@@ -140,8 +140,8 @@ func isSidecar(c corev1.Container) bool {
 	return ok && r != sidecar.SnapshotMetadata || image(c) == "volplane" || argument(c, registrationPath) != ""
 }
 
-// role returns which of upstream's sidecars a container is: by what it starts, by its image, or by its own name where
-// the image has a vendor's.
+// role returns which of upstream's sidecars a container is: by its command, by its image, or by its container name if
+// the image has a vendor's name.
 func role(c corev1.Container) (sidecar.Role, bool) {
 	names := []string{image(c), c.Name}
 	if of, ok := strings.CutPrefix(image(c), "external-"); ok {
@@ -246,7 +246,7 @@ func immutable(field string) bool {
 	return slices.Contains([]string{"attachRequired", "volumeLifecycleModes"}, field)
 }
 
-// change is a field of a CSIDriver that has one value, and should have another one.
+// change is a field of a CSIDriver with its present value and the wanted one.
 type change struct{ field, is, wanted string }
 
 // differences returns the fields whose wanted value differs, in the order of the type. An unset field is wanted as it

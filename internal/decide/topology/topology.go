@@ -54,10 +54,10 @@ type Facts struct {
 // Requirement is CSI's TopologyRequirement. Both lists have the same segments, in different orders.
 type Requirement struct{ Requisite, Preferred []Segment }
 
-// Require returns the requirement for a new volume: the class's allowed segments, or else those of
-// all nodes of the driver. The segment of the selected node is preferred. Without a selected node,
-// the claim's name determines the preferred segment, so that the claims of a StatefulSet are spread
-// (S1-027 to S1-038). If only one node can make the volume, or the selected one is to, there is only its segment.
+// Require returns the requirement for a new volume: the class's allowed segments, otherwise those of all nodes of the
+// driver. The segment of the selected node is preferred. Without a selected node, the claim's name determines the
+// preferred segment, so that the claims of a StatefulSet are spread (S1-027 to S1-038). If only one node can make the
+// volume, or the selected one is to, there is only its segment.
 func Require(f Facts) (Requirement, error) {
 	var own Segment
 	selected := cmp.Or(f.Selected, f.Only)

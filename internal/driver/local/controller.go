@@ -54,7 +54,7 @@ func (c *controller) ControllerUnpublishVolume(
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
 }
 
-// ValidateVolumeCapabilities says whether a volume can be used as asked.
+// ValidateVolumeCapabilities says whether a volume can be used as requested.
 func (c *controller) ValidateVolumeCapabilities(
 	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
 ) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
@@ -190,7 +190,7 @@ func page[T any](entries []T, token string, most int32) ([]T, string, error) {
 	return slices.Clone(entries[start:end]), next, nil
 }
 
-// ControllerGetCapabilities says what the controller service can do.
+// ControllerGetCapabilities lists the capabilities of the controller service.
 func (c *controller) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {

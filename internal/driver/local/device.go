@@ -26,7 +26,7 @@ func (p *pool) attach(ctx context.Context, v record, u use) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The kernel gives a loop device to its next user with the write protection that the last one has set.
+	// A loop device keeps the write protection that its previous user has set.
 	is, err := readOnly(device)
 	if err == nil && is {
 		var at string
@@ -64,8 +64,8 @@ func (p *pool) detach(ctx context.Context, id string) error {
 	return err
 }
 
-// explain adds the cause to an error of a filesystem tool that cannot know it: writes to the device
-// fail when the disk of the pool is full.
+// explain adds the cause to an error of a filesystem tool, which cannot know it: writes to the device fail when the
+// disk of the pool is full.
 func (p *pool) explain(err error) error {
 	const next = 1 << 20
 	if u, statErr := mount.Stat(p.dir); statErr == nil && u.Available < next {

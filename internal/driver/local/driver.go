@@ -85,7 +85,7 @@ func (identity) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespons
 	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
 
-// GetPluginCapabilities says what the driver can do as a whole.
+// GetPluginCapabilities lists the capabilities of the driver as a whole.
 func (identity) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {

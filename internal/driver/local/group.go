@@ -171,7 +171,7 @@ func (c *groupController) GetVolumeGroupSnapshot(
 	return &csipb.GetVolumeGroupSnapshotResponse{GroupSnapshot: c.pool.describeGroup(g, members)}, nil
 }
 
-// DeleteVolumeGroupSnapshot deletes a group with all its snapshots; volumes made from them live on.
+// DeleteVolumeGroupSnapshot deletes a group with all its snapshots; volumes created from them stay.
 func (c *groupController) DeleteVolumeGroupSnapshot(
 	ctx context.Context, r *csipb.DeleteVolumeGroupSnapshotRequest,
 ) (*csipb.DeleteVolumeGroupSnapshotResponse, error) {
@@ -206,7 +206,7 @@ func (c *groupController) dropGroup(ctx context.Context, id string, snapshotIDs 
 	return c.pool.removeGroup(id)
 }
 
-// GroupControllerGetCapabilities says what the group controller service can do.
+// GroupControllerGetCapabilities lists the capabilities of the group controller service.
 func (c *groupController) GroupControllerGetCapabilities(
 	context.Context, *csipb.GroupControllerGetCapabilitiesRequest,
 ) (*csipb.GroupControllerGetCapabilitiesResponse, error) {

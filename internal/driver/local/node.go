@@ -162,7 +162,7 @@ func ownOptions(v record, fsType string) []string {
 		// A clone has the UUID of its source; both may be mounted at the same time.
 		return []string{"nouuid"}
 	case fsType == "ext4" && v.Preallocated:
-		// The tables that ext4 would fill with zeros later hold zeros. To fill them, it gives back their space.
+		// The tables that ext4 would zero later are zero already. Zeroing them would allocate their space again.
 		return []string{"noinit_itable"}
 	}
 	return nil
@@ -208,8 +208,8 @@ func (n *node) release(ctx context.Context, v record) error {
 	return n.pool.detach(ctx, v.ID)
 }
 
-// thawOurs thaws the filesystem of a locked volume that is mounted at path. One that a program has left frozen would
-// stay in the kernel after it was unmounted, and keep its device.
+// thawOurs thaws the filesystem of a locked volume that is mounted at path. A frozen filesystem would stay in the
+// kernel after its unmount, and keep its device.
 func (n *node) thawOurs(v record, path string) error {
 	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil {
@@ -349,7 +349,7 @@ func (n *node) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.N
 	return &csipb.NodeGetInfoResponse{NodeId: n.id, AccessibleTopology: n.pool.topology()}, nil
 }
 
-// NodeGetCapabilities says what the node service can do.
+// NodeGetCapabilities lists the capabilities of the node service.
 func (n *node) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {

@@ -48,7 +48,7 @@ type pool struct {
 	id  string
 	// served is locked while this driver serves its node.
 	served *os.File
-	// loops finds the devices of volumes, mounts what is mounted.
+	// loops finds the devices of volumes, and mounts the mounts.
 	loops  mount.Loops
 	mounts mount.Table
 	// search finds the processes that use a device.
@@ -112,8 +112,7 @@ func digest(name string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// openPool creates the pool if needed, locks the node for this driver, and deletes what killed
-// drivers have left.
+// openPool creates the pool if needed, locks the node for this driver, and deletes the leftovers of killed drivers.
 func openPool(dir, node string) (*pool, error) {
 	if node == "" {
 		return nil, errors.New("open pool: no id for this node")
@@ -224,7 +223,7 @@ func sweepOne(dir string) error {
 	return nil
 }
 
-// lockGarbage locks the image of an entry, if it has one; false if another driver is at work on it.
+// lockGarbage locks the image of an entry, if it has one; false if another driver is working on it.
 func lockGarbage(dir string) (unlock func(), mine bool) {
 	f, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -34,11 +34,11 @@ func (n *node) useOf(fsType string, c *csipb.VolumeCapability) use {
 const (
 	// notePrefix begins the notes that this driver leaves with devices, noteDigest is the length of the digests in them.
 	notePrefix, noteDigest = "volplane", 16
-	// severalNodes is in the place of the node if a device was used by more than one, or that is not known.
+	// severalNodes replaces the node if a device was used by more than one, or by an unknown one.
 	severalNodes = "several"
 )
 
-// takeTries is how often a device is looked up again that its last user has just released.
+// takeTries is how often a device is looked up again after its last user has just released it.
 const takeTries = 10
 
 // note is the text stored with a device: its user, and how its filesystem was mounted.

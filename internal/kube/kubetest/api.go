@@ -104,8 +104,7 @@ func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 	return c
 }
 
-// Tracker is how others write, even in the middle of a request: it checks no versions,
-// and ignores finalizers.
+// Tracker is how other clients write, even in the middle of a request: it checks no versions, and ignores finalizers.
 func (a *API) Tracker() clienttesting.ObjectTracker { return a.objects }
 
 // Put makes another client create objects or replace all of them.

@@ -13,8 +13,7 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// Eventually fails the test when f does not become empty within a minute; f says
-// what is missing.
+// Eventually fails the test if f does not return "" within a minute; f returns what is missing.
 func Eventually(t testing.TB, f func() string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, f)

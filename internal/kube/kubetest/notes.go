@@ -45,7 +45,7 @@ func written(a clienttesting.Action) string {
 	return ""
 }
 
-// limits says what a deletion depends on.
+// limits describes the preconditions of a deletion.
 func limits(d metav1.DeleteOptions) string {
 	var out strings.Builder
 	if p := d.Preconditions; p != nil && p.UID != nil {
@@ -60,7 +60,7 @@ func limits(d metav1.DeleteOptions) string {
 	return out.String()
 }
 
-// Written compares the verbs and resources of all that was written, but events.
+// Written compares the verbs and resources of all writes, except events.
 func Written(t testing.TB, client *fake.Clientset, want ...string) {
 	t.Helper()
 	var got []string
@@ -121,8 +121,8 @@ func (n *Notes) Instead(
 	return do
 }
 
-// Since waits until all is quiet in a bubble, and compares what was noted, in any
-// order and however often, since the last time.
+// Since waits until all is quiet in a bubble, and compares the keys recorded since the last call, in any order and
+// regardless of repetitions.
 func (n *Notes) Since(t testing.TB, want ...string) {
 	t.Helper()
 	synctest.Wait()

@@ -66,7 +66,7 @@ func (s *objects) Create(
 	return s.ObjectTracker.Create(r, o, ns, opts...)
 }
 
-// Update has a client replace an object, whichever version it knows.
+// Update makes a client replace an object, whichever version it knows.
 func (s *objects) Update(
 	r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.UpdateOptions,
 ) error {

@@ -122,7 +122,7 @@ func (a *API) Run(build func(controller.Env) *controller.Controller) (c *control
 	}
 }
 
-// Pass lets time pass, which only the clock of a bubble does, and all rest.
+// Pass advances the clock of a bubble, and waits until all is at rest.
 func Pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()

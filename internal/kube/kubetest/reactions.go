@@ -108,7 +108,7 @@ func (a *API) create(action clienttesting.Action) (runtime.Object, error) {
 	case *corev1.Binding:
 		return o, a.bind(action, o)
 	case *corev1.Event:
-		// Its name is made from the time, which stands still in a bubble.
+		// Its name is derived from the time, which stands still in a bubble.
 		e := o.DeepCopy()
 		for n := 2; ; n++ {
 			if _, err := a.now(action, e.Name); err != nil {

@@ -56,7 +56,7 @@ func (w *World) start() {
 	Pass(soon)
 }
 
-// Restart has the controller forget all that it remembers.
+// Restart makes the controller forget its memory.
 func (w *World) Restart() {
 	w.Helper()
 	w.life.Kill()

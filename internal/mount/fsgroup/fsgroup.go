@@ -16,7 +16,7 @@ const maxDepth = 200
 
 var errDepth = errors.New("directories are nested too deeply")
 
-// Incomplete is the error of a walk that came to its end and could not change all.
+// Incomplete is the error of a walk that reached its end but could not change everything.
 type Incomplete struct {
 	// Count is the number of files and directories that are not changed; the content of such a directory is not counted.
 	Count int

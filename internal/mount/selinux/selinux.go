@@ -24,7 +24,7 @@ func FileLabel(o *corev1.SELinuxOptions) (string, error) {
 	return file, nil
 }
 
-// arguments spells options as the library takes them.
+// arguments returns options in the library's syntax.
 func arguments(o *corev1.SELinuxOptions) []string {
 	var out []string
 	for _, part := range []struct{ name, value string }{

@@ -168,8 +168,8 @@ func (m *Monitor) lastOf(r *decide.Record) Stats {
 	return now
 }
 
-// inspect adds what the host shows of a volume, and says whether it is mounted; measure says that its
-// driver does not report the usage.
+// inspect adds what the host shows about a volume, and says whether it is mounted; measure means that its driver does
+// not report the usage.
 func (m *Monitor) inspect(
 	ctx context.Context, r *decide.Record, path string, points map[string]mount.Point, now *Stats, measure bool,
 ) (decide.State, bool) {

@@ -21,13 +21,13 @@ import (
 // askTimeout bounds a poll of a driver.
 const askTimeout = 10 * time.Second
 
-// asks says which questions a driver answers.
+// asks has the queries that a driver supports.
 type asks struct{ stats, health bool }
 
 // place is where a driver is asked about a volume.
 type place struct {
 	path string
-	// published says that the volume can be seen there; otherwise it was only tried to publish it.
+	// published means that the volume can be seen there; otherwise its publishing was only attempted.
 	published bool
 }
 

@@ -30,7 +30,8 @@ type Options struct {
 	Labels map[string]string
 	// ControlPlane is the value of volume.AnnControlPlane, "" if the agent is not in the process of a control plane.
 	ControlPlane string
-	// Sole says that no other process serves the objects of the API, so that only a start of this one has them restored.
+	// Sole means that no other process serves the objects of the API, so they can be restored only by a start of this
+	// process.
 	Sole       bool
 	Client     kubernetes.Interface
 	Nodes      *kube.Cache[*corev1.Node]
@@ -143,8 +144,7 @@ func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 // administrator has accepted that yet.
 func (n *Node) Hold(ctx context.Context) error { return n.hold(ctx) }
 
-// AttachLimitReached says that an attach failed because of a driver's limit: the driver is asked for
-// its limit again.
+// AttachLimitReached reports that an attach failed because of a driver's limit, which is then read again.
 func (n *Node) AttachLimitReached(driver string) { n.limits.setFull(driver) }
 
 // Resync repairs the Node's volumesInUse if it was changed.
