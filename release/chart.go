@@ -54,8 +54,7 @@ func (r *release) versioned(text []byte) ([]byte, error) {
 	return text, nil
 }
 
-// chartVersion returns a version of the source, as git describes it, as one of a chart, which helm wants to be a
-// semantic one.
+// chartVersion returns a version of the source, from git describe, as that of a chart, which must be semantic for helm.
 func chartVersion(described string) string {
 	v := strings.TrimPrefix(described, "v")
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+`).MatchString(v) {

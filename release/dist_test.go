@@ -26,7 +26,7 @@ func TestRelease(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "another", "place")
 	copySource(t, root, elsewhere)
 	r, again := planned(t, root, key), planned(t, elsewhere, "")
-	// One after the other: the second finds in Go's cache what the first has compiled.
+	// They run one after the other: the second uses Go's cache of the first.
 	for _, one := range []*release{r, again} {
 		if err := one.make(t.Context()); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// planned returns a release of the source in root for this machine's architecture, which is not made yet.
+// planned returns a release of the source in root for this machine's architecture, which has not been made yet.
 func planned(t *testing.T, root, key string) *release {
 	t.Helper()
 	r, err := parse([]string{
@@ -76,7 +76,7 @@ func shellIn(t *testing.T, in []byte, name string, args ...string) string {
 	return out
 }
 
-// attempt runs a program, and returns what it prints and how it fails.
+// attempt runs a program, and returns its output and its error.
 func attempt(ctx context.Context, in []byte, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = bytes.NewReader(in)
@@ -149,7 +149,7 @@ func copySource(t *testing.T, from, to string) {
 	shellIn(t, []byte(packed), "tar", "-C", to, "-xf", "-")
 }
 
-// same wants two directories to have the same files.
+// same requires that two directories have the same files.
 func same(t *testing.T, a, b string) {
 	t.Helper()
 	sums := func(dir string) map[string]string {

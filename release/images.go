@@ -15,7 +15,8 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// unprivileged is the user of images that need no rights. It is a number, so that Kubernetes sees that it is not root.
+// unprivileged is the user of images that need no rights. It is a number, because Kubernetes must see that it is not
+// root.
 const unprivileged = "65532:65532"
 
 // nodeImage is the name of the image for node agents and the bundled driver.

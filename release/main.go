@@ -122,7 +122,7 @@ func (r *release) make(ctx context.Context) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			// Half a release would be refused as something else the next time.
+			// Half a release would be refused as unknown content the next time.
 			err = errors.Join(err, os.RemoveAll(r.out))
 		}
 		err = errors.Join(err, os.RemoveAll(r.bin))

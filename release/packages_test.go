@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// withoutEnd returns a context that outlives the test, for what cleans up after it.
+// withoutEnd returns a context that outlives the test, for cleaning up after it.
 func withoutEnd(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 // Files of a user of the sandbox, which no package may touch.
@@ -36,7 +36,7 @@ func enabled() map[string]string {
 	}
 }
 
-// use makes of the sandbox a host that is in use: configured, enabled, with data and a mounted volume.
+// use turns the sandbox into a host in use: configured, enabled, with data and a mounted volume.
 func (s *sandbox) use() {
 	s.t.Helper()
 	s.write(userConfig, "DRIVER_EXEC=true\n", 0o644)

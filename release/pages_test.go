@@ -44,7 +44,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// isAddress says whether a link leads out of what is shipped, or to its own page.
+// isAddress says whether a link leads outside of the release, or to its own page.
 func isAddress(target string) bool {
 	return strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") || target == ""
 }

@@ -11,7 +11,7 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// systems are those for which there is the plugin of kubectl, whose users need not sit at Linux.
+// systems are those with a kubectl plugin, whose users may not work on Linux.
 func systems() []string { return []string{"linux", "darwin", "windows"} }
 
 // plugin makes the archives of the kubectl plugin, and krew's manifest for it.

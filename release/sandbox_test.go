@@ -20,7 +20,7 @@ type sandbox struct {
 	root, upper string
 }
 
-// callsFile has what systemctl was called with, and hostStub notes it: no systemd runs in the sandbox.
+// callsFile records the calls of systemctl, which hostStub writes there: no systemd runs in the sandbox.
 const (
 	callsFile = "/var/log/systemctl.calls"
 	hostStub  = "#!/bin/sh\necho \"$*\" >>" + callsFile + "\n"
@@ -79,7 +79,7 @@ func (s *sandbox) write(name, text string, mode fs.FileMode) {
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		s.t.Fatal(err)
 	}
-	// Another file in the place of the old one, which is a link on some systems.
+	// The file is replaced, because the old one is a link on some systems.
 	if err := os.WriteFile(at+".new", []byte(text), mode); err != nil {
 		s.t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ type pulse struct {
 	last map[string]time.Time
 }
 
-// turned says that a loop has gone round.
+// turned records that a loop has iterated.
 func (p *pulse) turned(loop string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

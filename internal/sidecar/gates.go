@@ -49,7 +49,7 @@ func (g *Gates) Type() string { return "gates" }
 // gate is a feature gate that a sidecar has.
 type gate struct {
 	of []Role
-	// set does what the gate says; nil if nothing depends on it here.
+	// set applies the gate; nil if nothing depends on it here.
 	set func(o *Options, on bool) error
 	// alpha says that it is off unless it is set.
 	alpha bool
@@ -96,7 +96,7 @@ var errOtherNamespaces = errors.New("claims cannot be filled from another namesp
 // Alpha says whether a gate is off unless it is set.
 func Alpha(name string) bool { return gates()[name].alpha }
 
-// unless takes a controller away unless its gate is on.
+// unless removes a controller unless its gate is on.
 func (o *Options) unless(on bool, controller string) {
 	if !on {
 		o.Roles = slices.DeleteFunc(o.Roles, func(r string) bool { return r == controller })

@@ -18,9 +18,9 @@ type Kept struct {
 	// Gates are all gates that change what the sidecar does, set or not, except alpha gates that are off. All controllers
 	// of a process share them.
 	Gates Gates
-	// OnNode says that the sidecar works on each node, for the volumes that are made there.
+	// OnNode means that the sidecar works on each node, for the volumes that are created there.
 	OnNode bool
-	// Lost says which arguments have no place there, and what follows.
+	// Lost lists the arguments that have no equivalent there, and the consequences.
 	Lost []string
 }
 
@@ -48,7 +48,7 @@ func (f Flag) matters() bool {
 // gates says whether the flag sets feature gates.
 func (f Flag) gates() bool { return f.Name == "feature-gates" || f.Name == groupsFlag }
 
-// read returns the values that arguments give to flags of the set.
+// read returns the values in arguments for flags of the set.
 func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]string {
 	given := map[string][]string{}
 	for len(args) > 0 {
@@ -70,8 +70,8 @@ func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]stri
 	return given
 }
 
-// next reads the first of some arguments, which is a flag, and returns those after it. What follows an unknown flag is
-// its value unless it looks like a flag.
+// next reads the first of some arguments, which is a flag, and returns those after it. The argument after an unknown
+// flag is its value unless it looks like a flag.
 func next(set *pflag.FlagSet, args []string) (name, value string, rest []string) {
 	name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 	flag, rest := set.Lookup(name), args[1:]
@@ -85,7 +85,7 @@ func next(set *pflag.FlagSet, args []string) (name, value string, rest []string)
 	return name, value, rest
 }
 
-// set gives a flag its values, and says whether they are understood.
+// set gives a flag its values, and says whether they are valid.
 func (k *Kept) set(set *pflag.FlagSet, name string, values []string) bool {
 	for _, v := range values {
 		if strings.Contains(v, "$(") {
@@ -100,7 +100,7 @@ func (k *Kept) set(set *pflag.FlagSet, name string, values []string) bool {
 	return true
 }
 
-// keep finds the place of a flag that is set.
+// keep assigns a flag that is set.
 func (k *Kept) keep(o *Options, prefix, name, value string) {
 	switch name {
 	case "feature-gates", groupsFlag:
@@ -159,7 +159,7 @@ func (g Gates) TakesAway(controllers []string) bool {
 	return g.apply(&o) != nil || len(o.Roles) < len(controllers)
 }
 
-// groupsFlag is what the gate CSIVolumeGroupSnapshot was before it was a gate.
+// groupsFlag is the flag that preceded the gate CSIVolumeGroupSnapshot.
 const groupsFlag = "enable-volume-group-snapshots"
 
 // oneGate is a gate that has a flag of its own.

@@ -16,8 +16,8 @@ const (
 	// callLevel is the verbosity from which on the levels of a program's own log are distinguished: below, there is only
 	// that of debugging.
 	callLevel = 5
-	// maxLibraries is the highest verbosity of libraries. From 8 on, client-go writes what it sends and receives into the
-	// log, and with it Secrets.
+	// maxLibraries is the highest verbosity of libraries. From 8 on, client-go logs requests and responses, including
+	// Secrets.
 	maxLibraries = 7
 )
 
@@ -41,7 +41,7 @@ func CheckLogFormat(format string) error {
 	return nil
 }
 
-// LogTo returns what writes the log in a format of --logging-format from a level on.
+// LogTo returns a handler that writes the log in a format of --logging-format from a level on.
 func LogTo(format string, to io.Writer, level slog.Level) slog.Handler {
 	o := &slog.HandlerOptions{Level: level}
 	if format == "json" {

@@ -14,7 +14,8 @@ type Node struct {
 }
 
 // ParseNode reads the arguments of a process of several of a node's sidecars: --controllers names them, a flag that
-// begins with the name of one is for this one, and any other is for all of them. It returns also what has no effect.
+// begins with the name of one is for this one, and any other is for all of them. It also returns the flags without
+// effect.
 func ParseNode(name string, args []string, env func(string) string) ([]Node, []string, error) {
 	chosen, rest, err := chosenNodes(args)
 	if err != nil {

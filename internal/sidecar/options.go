@@ -23,7 +23,7 @@ type ProvisionerOptions struct {
 	Pace
 	// NamePrefix begins the names of volumes, followed by "-" and the claim's UID; empty means "pvc".
 	NamePrefix string
-	// NameLength cuts the UID in the names of volumes, without its hyphens, to so many characters; 0 keeps all of it.
+	// NameLength cuts the UID in the names of volumes, without its hyphens, to this many characters; 0 keeps all of it.
 	NameLength int
 	// DefaultFSType is the filesystem type of volumes whose class has none.
 	DefaultFSType string
@@ -32,7 +32,7 @@ type ProvisionerOptions struct {
 	WithoutFSType bool
 	// ExtraMetadata adds the names of the claim and of the volume to the parameters of CreateVolume.
 	ExtraMetadata bool
-	// StrictTopology requires the segment of the chosen node alone, and not the others that the class allows.
+	// StrictTopology requires only the segment of the chosen node, not the others that the class allows.
 	StrictTopology bool
 	// WithoutImmediateTopology sends no topology for classes with the binding mode Immediate, unless they name topologies.
 	WithoutImmediateTopology bool
@@ -59,7 +59,7 @@ type OnNode struct {
 	BaseDelay, MaxDelay time.Duration
 }
 
-// CapacityOwner is what owns the CSIStorageCapacity objects, which are deleted with it.
+// CapacityOwner is the owner of the CSIStorageCapacity objects, which are deleted with it.
 type CapacityOwner struct {
 	// Namespace and Pod name the Pod of this process.
 	Namespace, Pod string
@@ -121,8 +121,8 @@ type HealthMonitorOptions struct {
 	WatchesNodes bool
 }
 
-// HTTPOptions configure a server of metrics and of health. Several sidecars in one process have as many, and each
-// serves what all of them have.
+// HTTPOptions configure a server of metrics and of health. Several sidecars in one process have one each, and each
+// serves the metrics and health of all.
 type HTTPOptions struct {
 	// Address is where it listens, such as ":8080".
 	Address string
@@ -150,7 +150,7 @@ type SnapshotMetadataOptions struct {
 	Cert, Key string
 	// MinVersion, CipherSuites and CurvePreferences restrict TLS, by Go's names; empty for Go's defaults.
 	MinVersion, CipherSuites, CurvePreferences string
-	// Audience is what the tokens of clients must be for; empty for that of the driver's SnapshotMetadataService.
+	// Audience is the required audience of clients' tokens; empty means that of the driver's SnapshotMetadataService.
 	Audience string
 	// StreamLimit is how long a stream may take.
 	StreamLimit time.Duration
@@ -185,7 +185,7 @@ type RegistrarOptions struct {
 	Dir string
 	// Timeout is the time limit of the question for the driver's name.
 	Timeout time.Duration
-	// Health is where /healthz is served, such as ":9809"; empty for nowhere.
+	// Health is the address of /healthz, such as ":9809"; empty means none.
 	Health string
 	// Pprof serves /debug/pprof there.
 	Pprof bool

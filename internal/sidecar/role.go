@@ -58,7 +58,7 @@ func Programs() []string {
 	return out
 }
 
-// RoleOf returns the role whose program has the name of the file at argument 0 of a process.
+// RoleOf returns the role whose program has the file name in argument 0 of a process.
 func RoleOf(arg0 string) (Role, bool) {
 	for i, r := range roles() {
 		if slices.Contains(r.programs, path.Base(arg0)) {
@@ -80,8 +80,8 @@ func (r Role) OfNode() bool { return r == Registrar || r == Liveness }
 // OfController says that the role runs controllers, several of which can share one process.
 func (r Role) OfController() bool { return len(roles()[r].controllers) > 0 }
 
-// shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one
-// hyphen, and what follows the first argument that is not a flag is not read. Only one of them does not.
+// shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one hyphen,
+// and parsing stops at the first argument that is not a flag. Only one of the programs does not.
 func (r Role) shortFlags() bool { return r != Provisioner }
 
 // with returns the roles with these ones.

@@ -43,7 +43,7 @@ func lines(t *testing.T, name string) []string {
 	})
 }
 
-// TestArguments: arguments as manifests have them, and what they mean.
+// TestArguments: arguments as in manifests, and their effects.
 func TestArguments(t *testing.T) {
 	for _, line := range lines(t, "arguments.txt") {
 		parts := strings.Split(line, " | ")
@@ -172,7 +172,7 @@ func TestEntriesOfSeveral(t *testing.T) {
 	}
 }
 
-// TestTable: the table is whole: every flag has a reason or an effect, and no program has one twice.
+// TestTable: the table is complete: every flag has a reason or an effect, and no program has one twice.
 func TestTable(t *testing.T) {
 	for _, name := range sidecar.Programs() {
 		role, ok := sidecar.RoleOf(name)

@@ -134,7 +134,7 @@ func flag(name string, of []Role, def, usage string, value func(*Options) any) F
 	return Flag{Name: name, Of: of, Default: def, Usage: usage, into: func(o *Options, _ Role) any { return value(o) }}
 }
 
-// shared is a flag that a process of several sidecars has once.
+// shared is a flag that all sidecars of a process share.
 func shared(f Flag) Flag {
 	f.Shared = true
 	return f

@@ -49,13 +49,13 @@ func (o *Options) AddRole(set *pflag.FlagSet, r Role) {
 	}
 }
 
-// Normalise gives the names of flags of AddControllers that are written otherwise: without the prefix where one sidecar
-// alone has the flag, and the enhancement's names.
+// Normalise translates alternative names of flags to those of AddControllers: without the prefix if only one sidecar
+// has the flag, and the enhancement's names.
 func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if strings.HasSuffix(name, "-worker-thread") {
 		name += "s"
 	}
-	// The enhancement gives all sidecars one name of this flag, which csi-resizer calls otherwise.
+	// The enhancement gives all sidecars one name of this flag, for which csi-resizer has another name.
 	if name == Resizer.Prefix()+"-worker-threads" {
 		return pflag.NormalizedName(Resizer.Prefix() + "-workers")
 	}

@@ -104,7 +104,7 @@ func unready(vs *snapshotv1.VolumeSnapshot) error {
 	return nil
 }
 
-// unusable returns why a driver cannot be asked for a snapshot with this content.
+// unusable returns why a driver cannot be called for a snapshot with this content.
 func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, driver string) error {
 	content := "VolumeSnapshotContent " + c.Name
 	switch view := snapshot.Single().View(c); {

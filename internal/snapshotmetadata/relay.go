@@ -17,7 +17,7 @@ import (
 const (
 	// mostBlocks is how many blocks an answer of the driver may have.
 	mostBlocks = 4096
-	// blockSize is how many bytes a block takes at most, and answerSize the rest of an answer.
+	// blockSize is the maximum size of a block, and answerSize that of the rest of an answer, in bytes.
 	blockSize, answerSize = 32, 1 << 10
 )
 

@@ -54,7 +54,7 @@ func (s *server) audience(ctx context.Context) (string, error) {
 	return service.Spec.Audience, nil
 }
 
-// rejected returns why a token does not show who the client is, or "".
+// rejected returns why a token does not identify the client, or "".
 func rejected(s authenticationv1.TokenReviewStatus, audience string) string {
 	switch {
 	case !s.Authenticated && s.Error != "":
@@ -62,7 +62,7 @@ func rejected(s authenticationv1.TokenReviewStatus, audience string) string {
 	case !s.Authenticated:
 		return "the API server does not know it"
 	case !slices.Contains(s.Audiences, audience):
-		// So answers an API server that does not know audiences.
+		// An API server that does not know audiences answers like this.
 		return "the API server does not say that it is for " + audience
 	case s.User.Username == "":
 		return "it is of no user"

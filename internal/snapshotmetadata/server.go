@@ -46,7 +46,7 @@ type Options struct {
 	Driver *csi.Driver
 	// Client is a client of the API server with Rights.
 	Client kubernetes.Interface
-	// Audience is what tokens must be for; empty for that of the driver's SnapshotMetadataService.
+	// Audience is the required audience of tokens; empty means that of the driver's SnapshotMetadataService.
 	Audience string
 	// Limit is how long a stream may take.
 	Limit time.Duration
@@ -78,7 +78,7 @@ func Serve(ctx context.Context, l net.Listener, secure *tls.Config, o Options) e
 	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(secure)), grpc.ConnectionTimeout(handshakeLimit),
 		grpc.MaxRecvMsgSize(requestSize), grpc.MaxHeaderListSize(headerSize), grpc.MaxConcurrentStreams(mostPerClient),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
-		// A client that never reads holds what was sent to it, until its connection is too old.
+		// A client that never reads occupies the memory of unread answers, until its connection is too old.
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: idleLimit, MaxConnectionAge: o.Limit, MaxConnectionAgeGrace: o.Limit,
 		}))

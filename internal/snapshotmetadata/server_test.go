@@ -45,7 +45,7 @@ type answersTo struct {
 	want   string
 }
 
-// check compares what is answered, and looks for tokens and Secrets in the log.
+// check compares the answers, and looks for tokens and Secrets in the log.
 func check(t *testing.T, rows []answersTo) {
 	t.Helper()
 	for _, c := range rows {
@@ -216,7 +216,8 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// TestDriverIsAsked: the driver gets the handles, the request's limits, and the Secret that csi-snapshotter would send.
+// TestDriverIsAsked: the driver receives the handles, the request's limits, and the Secret that csi-snapshotter would
+// send.
 func TestDriverIsAsked(t *testing.T) {
 	t.Parallel()
 	login := map[string]string{"key": password}

@@ -76,7 +76,7 @@ func curveOf(name string) (tls.CurveID, bool) {
 	return id, ok
 }
 
-// certificate is one whose files may be replaced. It is safe for concurrent use.
+// certificate is a certificate whose files may be replaced. It is safe for concurrent use.
 type certificate struct {
 	cert, key string
 	log       *slog.Logger

@@ -215,7 +215,7 @@ func read(stream interface {
 	}
 }
 
-// says returns a driver that gives these answers and ends the stream.
+// says returns a driver that sends these answers and ends the stream.
 func says(all ...*csipb.GetMetadataAllocatedResponse) csitest.Blocks {
 	return func(_ context.Context, _ proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error {
 		for _, a := range all {

@@ -101,7 +101,7 @@ func TestPlatforms(t *testing.T) {
 	}
 }
 
-// TestAnnotations wants labels to be annotations as well: of the index, and of the manifest of each platform.
+// TestAnnotations: labels are annotations as well: of the index, and of the manifest of each platform.
 func TestAnnotations(t *testing.T) {
 	files, err := image.Layout(images(t), []byte(list), time.Unix(1, 0))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Media types of what refers to an image.
+// These are the media types of artifacts that refer to an image.
 const (
 	cycloneDX types.MediaType = "application/vnd.cyclonedx+json"
 	noConfig  types.MediaType = "application/vnd.oci.empty.v1+json"

@@ -44,7 +44,7 @@ type Metadata struct {
 	Name string `json:"name"`
 }
 
-// Spec says what the plugin is and where it can be had.
+// Spec describes the plugin and where to get it.
 type Spec struct {
 	Version     string     `json:"version"`
 	Homepage    string     `json:"homepage"`

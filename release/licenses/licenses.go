@@ -1,5 +1,5 @@
-// Package licenses collects the licences of what Go programs are built of: that of Go's own library and those of each
-// module, also of parts of a module that have one of their own. They are read where the go command has the sources.
+// Package licenses collects the licences of the parts of Go programs: that of Go's own library and those of each
+// module, including parts of a module with their own licence. They are read where the go command has the sources.
 package licenses
 
 import (
@@ -46,7 +46,7 @@ type source struct {
 
 // collection is what was found so far.
 type collection struct {
-	// of has the names of what a text is for.
+	// of has the names of the parts to which a text applies.
 	of   map[string][]string
 	file *regexp.Regexp
 	// seen are the directories that were searched, and without the modules whose license text was not found.

@@ -1,5 +1,5 @@
 // Command manual writes the manual pages of programs, compressed: one for each program, and one for each of its verbs,
-// of what they print for --help.
+// from the output of --help.
 package main
 
 import (

@@ -15,7 +15,7 @@ type Package struct {
 	// Summary is one line, Description some more of at most 78 columns.
 	Summary     string
 	Description []string
-	// Maintainer and Homepage say where it comes from.
+	// Maintainer and Homepage give its origin.
 	Maintainer, Homepage, License string
 	// Requires and Recommends are names of packages that both systems have.
 	Requires, Recommends []string

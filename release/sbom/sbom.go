@@ -1,4 +1,4 @@
-// Package sbom writes which modules and packages are in what is released, as CycloneDX 1.6.
+// Package sbom writes which modules and packages a release contains, as CycloneDX 1.6.
 package sbom
 
 import (
@@ -68,7 +68,7 @@ func Write(version string, when time.Time, programs []Program, packages []Debian
 	doc := cdx.NewBOM()
 	doc.Metadata = &cdx.Metadata{Timestamp: when.UTC().Format(time.RFC3339), Component: &all}
 	doc.Components, doc.Dependencies = &components, &dependencies
-	// The number follows from what the document says, so that the same programs have the same one.
+	// The number is derived from the content, so the same programs have the same one.
 	text, err := json.Marshal(doc)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// programs are what volplane starts, on nodes and in the bundled driver.
+// programs are the programs that volplane starts, on nodes and in the bundled driver.
 func programs() []string {
 	return []string{
 		"blkid", "btrfs", "btrfstune", "e2fsck", "mkfs.btrfs", "mkfs.ext4", "mkfs.xfs", "mount", "resize2fs", "umount",
@@ -44,7 +44,7 @@ func Select(root string) (tree.Tree, error) {
 	for _, dir := range []string{"proc", "sys", "dev", "run"} {
 		s.files = append(s.files, tree.Directory(dir))
 	}
-	// Programs ask it whether something is mounted.
+	// Programs read it to see whether something is mounted.
 	return append(s.files, tree.Link("etc/mtab", "../proc/self/mounts")), nil
 }
 
@@ -137,7 +137,7 @@ func (s *selection) find(name string, dirs ...string) (string, error) {
 	return "", errors.New(name + ", which no package has")
 }
 
-// take says whether a file is not there yet.
+// take says whether a file is still missing.
 func (s *selection) take(to string) bool {
 	if s.taken[to] {
 		return false

@@ -173,6 +173,6 @@ func (f File) write(at string) error {
 			return err
 		}
 	}
-	// The mask of the process must not change what is released.
+	// The umask of the process must not change what is released.
 	return os.Chmod(at, f.Mode.Perm())
 }

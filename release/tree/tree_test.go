@@ -95,7 +95,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestRefused wants trees that no directory can hold to be errors.
+// TestRefused: trees that no directory can hold are errors.
 func TestRefused(t *testing.T) {
 	for want, files := range map[string]tree.Tree{
 		"no path":      {tree.Text("../a", "")},

@@ -134,8 +134,8 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more [
 	return nil
 }
 
-// cipherSuites returns the suites of TLS 1.2 and 1.3 that authenticate what they encrypt: those of Go have four of CBC
-// with SHA-1, which scanners report.
+// cipherSuites returns the suites of TLS 1.2 and 1.3 with authenticated encryption: Go's defaults include four with CBC
+// and SHA-1, which scanners report.
 func cipherSuites() (all []string) {
 	for _, s := range tls.CipherSuites() {
 		if !strings.Contains(s.Name, "_CBC_") {

@@ -36,7 +36,7 @@ func newPlaneApplicant(t *testing.T, s *apiserver.Server, name string) *applican
 	return a
 }
 
-// fetch asks for the keys with a token, for a key.
+// fetch requests the keys with a token, for a key.
 func (a *applicant) fetch(token string, key any) (int, []byte) {
 	a.t.Helper()
 	return a.askAt(identity.PathControlPlane, a.invited(token), plane.Requested()+a.name, key)

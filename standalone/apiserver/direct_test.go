@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// through has one request handled and returns the way's answer.
+// through lets one request be handled and returns the transport's answer.
 func through(ctx context.Context, t *testing.T, body io.Reader, h http.HandlerFunc) (*http.Response, error) {
 	t.Helper()
 	d := &direct{server: &Server{handler: h, done: make(chan struct{})}, user: &user.DefaultInfo{Name: "u"}}

@@ -59,7 +59,7 @@ func TestDamagedDirectory(t *testing.T) {
 	start(t, apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"}).Stop()
 }
 
-// prepare takes something away and returns the way back.
+// prepare removes something and returns a function that restores it.
 func prepare(t *testing.T, gone, short string, size int64) (back func()) {
 	t.Helper()
 	if gone != "" {

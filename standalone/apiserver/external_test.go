@@ -153,7 +153,7 @@ func TestExternalStoreIsRefused(t *testing.T) {
 	start(t, outside(t, first, m.Options)).Stop()
 }
 
-// TestOlderExternalStore: a store that lacks what was recorded is treated as a restored backup.
+// TestOlderExternalStore: a store that lacks recorded data is treated as a restored backup.
 func TestOlderExternalStore(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir := shortDir(t)

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestHealthIsServed: the fields for the health of volumes and of storage are kept, also when a node writes them of its
-// own objects, and a node writes those of no other node.
+// TestHealthIsServed: the fields for the health of volumes and of storage are kept, even when a node writes them to its
+// own objects, and a node cannot write those of another node.
 func TestHealthIsServed(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)

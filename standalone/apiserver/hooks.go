@@ -121,8 +121,8 @@ type resource[T metav1.Object] interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// ensure creates or updates an object, unless the list has it as it should be. The role of a binding is immutable, so a
-// binding with another role is deleted and created again.
+// ensure creates or updates an object, unless the list has it in the wanted form. The role of a binding is immutable,
+// so a binding with another role is deleted and created again.
 func ensure[T any, P object[T]](ctx context.Context, client resource[P], want P, list ...T) error {
 	for i := range list {
 		if have := P(&list[i]); have.GetName() == want.GetName() && same(want, have) {

@@ -42,7 +42,7 @@ func (m *hostModel) judge(request, verb, path string, answer []byte) {
 	}
 }
 
-// written judges an object of the host after a request has made or changed it.
+// written judges an object of the host after a request has created or changed it.
 func (m *hostModel) written(verb, path, name string) {
 	switch path {
 	case volumesPath:

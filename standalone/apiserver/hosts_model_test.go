@@ -254,7 +254,7 @@ func (m *hostModel) play(i int) {
 	m.judge(fmt.Sprintf("request %d: %s %s %s", i, verb, req.URL(), body), verb, path, answer)
 }
 
-// joinAnew lets an administrator put n1 back where it was.
+// joinAnew lets an administrator restore n1's place.
 func (m *hostModel) joinAnew() {
 	ctx, all := m.t.Context(), m.admin.StorageV1().CSINodes()
 	must(m.admin.CoreV1().Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{"metadata":{"labels":{"disk":"n1"}}}`),

@@ -39,7 +39,7 @@ const (
 type hostCluster struct {
 	t     *testing.T
 	admin kubernetes.Interface
-	// agent is the agent of n1, and n1 what it may do as the controllers of its host.
+	// agent is the agent of n1, and n1 the client of the controllers of its host.
 	agent, n1 kubernetes.Interface
 }
 
@@ -222,7 +222,7 @@ func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 	}
 }
 
-// TestASavedVolumeIsNoRefusal: a host deletes what is refused, so a volume that has its object already is not refused,
+// TestASavedVolumeIsNoRefusal: a host deletes a refused volume, so a volume that has its object already is not refused,
 // whatever has changed since.
 func TestASavedVolumeIsNoRefusal(t *testing.T) {
 	t.Parallel()
@@ -278,7 +278,7 @@ func TestANodeKeepsItsPlace(t *testing.T) {
 	c.expect("it stays there", label(`{"team":"blue"}`), "")
 }
 
-// expect fails the test unless a request was admitted, or refused with such a text.
+// expect fails the test unless a request was admitted, or refused with this text.
 func (c *hostCluster) expect(argues string, err error, want string) {
 	c.t.Helper()
 	switch {

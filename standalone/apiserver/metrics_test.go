@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// halfBroken gathers what a registry has, and an error.
+// halfBroken gathers the metrics of a registry, and an error.
 type halfBroken struct{ *prometheus.Registry }
 
 func (h halfBroken) Gather() ([]*dto.MetricFamily, error) {

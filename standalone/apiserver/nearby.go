@@ -35,7 +35,8 @@ type compactor interface {
 	Stop()
 }
 
-// near begins to compact the store, until the compactor is stopped. API servers of the same etcd agree on who does.
+// near begins to compact the store, until the compactor is stopped. API servers of the same etcd agree on which one
+// does.
 func near(db store) nearby {
 	client := db.Client()
 	// A storage checks the endpoints of its client for this feature, and this client has no endpoints.

@@ -30,7 +30,7 @@ const (
 )
 
 // connections returns how many connections may be open: no more than half of the files that this process can open, so
-// that users who connect never leave etcd, which ends without a free descriptor, or the drivers without one.
+// clients never exhaust the descriptors that the drivers need, and etcd, which fails without one.
 func connections() (int, error) {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -72,7 +72,7 @@ type Options struct {
 	// Transform prepares the objects that the server itself caches. It drops unused fields, and may return an equal object
 	// instead; nil leaves them as they are.
 	Transform cache.TransformFunc
-	// FeatureGates turns features of Kubernetes on or off, by their names; see gates for those that are on anyway.
+	// FeatureGates turns features of Kubernetes on or off, by name; see gates for those that are always on.
 	FeatureGates map[string]bool
 	// Metrics are served at /metrics beside those of the API server itself; nil means none.
 	Metrics prometheus.Gatherer
@@ -82,8 +82,7 @@ type Options struct {
 	NoBackups bool
 	// NoSync omits fsync; for tests only.
 	NoSync bool
-	// Quota is the size of the database at which etcd refuses writes; 0 is what
-	// fits the disk.
+	// Quota is the size of the database at which etcd refuses writes; 0 means a size that fits the disk.
 	Quota int64
 	// External is an etcd that others run, which holds the objects; zero means that of the last start, which is one in
 	// DataDir unless this was given before.
@@ -121,7 +120,7 @@ func (o Options) listen(most int) (net.Listener, error) {
 	return netutil.LimitListener(l, most), nil
 }
 
-// step says what the start does next.
+// step reports the next step of the start.
 func (o Options) step(what string) {
 	if o.Step != nil {
 		o.Step(what)

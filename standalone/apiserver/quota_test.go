@@ -186,7 +186,7 @@ func TestQuotasHoldForGrowth(t *testing.T) {
 				return err == nil, err
 			})
 	}
-	// A count that has begun before the claim was stored would still replace the one of its admission.
+	// A count that began before the claim was stored would still replace the one of its admission.
 	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "1Gi"})
 	refusedBy(t, "growth", grow("4Gi"), "exceeded quota: q")
 	if err := grow("3Gi"); err != nil {

@@ -100,7 +100,7 @@ func TestRolesOfEveryCluster(t *testing.T) {
 	}
 }
 
-// may says whether a user may do something in the namespace default, such as "list pods".
+// may says whether a user has a right in the namespace default, such as "list pods".
 func may(ctx context.Context, user kubernetes.Interface, right string) bool {
 	verb, kind, _ := strings.Cut(right, " ")
 	groups := map[string]string{"roles": rbacv1.GroupName, "volumesnapshots": "snapshot.storage.k8s.io"}
@@ -188,7 +188,7 @@ func TestOnlyHealthIsPublic(t *testing.T) {
 	if got := status(t, s, "/readyz", "forged"); got != http.StatusUnauthorized {
 		t.Errorf("/readyz with a wrong identity: %d, want %d", got, http.StatusUnauthorized)
 	}
-	// A review asks about a token in a request that has no path.
+	// A token review authenticates in a request that has no path.
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: " "}}
 	got, err := standalonetest.Client(t, s, "").AuthenticationV1().TokenReviews().Create(t.Context(), review,
 		metav1.CreateOptions{})

@@ -49,7 +49,7 @@ func told(ctx context.Context, t *testing.T, c kubernetes.Interface) room.Report
 	return r
 }
 
-// within repeats what the server's turns make true.
+// within repeats a condition that the server's periodic checks make true.
 func within(t *testing.T, limit time.Duration, what string, is func() error) {
 	t.Helper()
 	testkit.Eventually(t, limit, func() string {

@@ -40,7 +40,7 @@ func holders(t *testing.T, dir string) []string {
 	return found
 }
 
-// keepSecret makes a Secret and a ConfigMap, and stops the server.
+// keepSecret creates a Secret and a ConfigMap, and stops the server.
 func keepSecret(t *testing.T, s *apiserver.Server) {
 	t.Helper()
 	admin := standalonetest.Client(t, s, "")

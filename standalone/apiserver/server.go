@@ -169,8 +169,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 	return nil
 }
 
-// finish waits until the server is ready, and makes sure of the roles and of
-// the administrator's kubeconfig.
+// finish waits until the server is ready, and ensures the roles and the administrator's kubeconfig.
 func (s *Server) finish(ctx context.Context, o Options) error {
 	o.step("waiting for the API server")
 	client, err := kubernetes.NewForConfig(s.AdminConfig())
@@ -264,7 +263,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop ends the server; what it has confirmed is on disk when Stop returns.
+// Stop ends the server; everything that it has confirmed is on disk when Stop returns.
 func (s *Server) Stop() {
 	s.end()
 	s.release()

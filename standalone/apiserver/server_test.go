@@ -61,7 +61,7 @@ func TestRestartKeepsEverything(t *testing.T) {
 	s = start(t, o)
 	t.Logf("restart %v", time.Since(begin))
 	defer s.Stop()
-	// At another address by the same certificate: there is only one.
+	// This uses another address and the same certificate, of which there is only one.
 	again := standalonetest.Remote(t, s)
 	if again.Host != "https://"+s.Addr() || !bytes.Equal(again.CertData, administrator.CertData) ||
 		!bytes.Equal(again.KeyData, administrator.KeyData) {

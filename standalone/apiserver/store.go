@@ -28,7 +28,7 @@ import (
 type store interface {
 	// Client returns a client for one user of watches, who closes it.
 	Client() *clientv3.Client
-	// Stop ends it; what it has confirmed stays.
+	// Stop stops it; confirmed data stay.
 	Stop()
 	// Err receives the error with which the store fails.
 	Err() <-chan error
@@ -36,7 +36,7 @@ type store interface {
 	prefix() string
 	// transport says how Kubernetes' own health checks connect.
 	transport() storagebackend.TransportConfig
-	// plan says what is refused, and report how it is.
+	// plan returns which requests are refused, and report the state of the store.
 	plan() room.Plan
 	report() room.Report
 	// defragment rewrites the database without deleted data; nil if others run the store.

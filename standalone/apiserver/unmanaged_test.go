@@ -27,8 +27,8 @@ func TestManagedFields(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		creator kubernetes.Interface
-		// created and changed are the managers after the object is created and then changed, opponent is who has the
-		// field that is applied.
+		// created and changed are the managers after the object is created and then changed, opponent is the manager of the
+		// applied field.
 		created, changed, opponent string
 	}{
 		"own":   {standalonetest.Client(t, s, ""), "", "", `"before-first-apply"`},

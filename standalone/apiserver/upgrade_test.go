@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// unpack makes a data directory as the program of a commit has left it.
+// unpack makes a data directory in the state in which the program of a commit left it.
 func unpack(t *testing.T, commit, dir string) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", commit+".tar.gz"))

@@ -20,7 +20,7 @@ const draft = ".draft-"
 // Options configure a backup.
 type Options struct {
 	DataDir string
-	// Version is the version of this program. Reason says why the backup is made.
+	// Version is the version of this program. Reason is why the backup is made.
 	Version, Reason string
 }
 

@@ -42,7 +42,7 @@ func startWith(t *testing.T, o apiserver.Options) (client kubernetes.Interface, 
 	return standalonetest.Client(t, s, ""), stop
 }
 
-// short is a directory whose name leaves room for that of a socket.
+// short is a directory whose name leaves room for the name of a socket.
 func short(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bk-")

@@ -99,7 +99,7 @@ func fill(ctx context.Context, home, pki string, to external.Options) (sum exter
 }
 
 // useStore records that the objects of a data directory are in a store that others run, zero for its own etcd. The
-// recorded position is that of the former store, and means nothing any more.
+// recorded position belongs to the former store and is meaningless now.
 func useStore(dir string, at external.Options) error {
 	if err := external.Record(dir, at); err != nil {
 		return err
@@ -107,7 +107,7 @@ func useStore(dir string, at external.Options) error {
 	return durable.Remove(filepath.Join(dir, datadir.Record))
 }
 
-// setAside moves the etcd of a data directory, if there is one, to another folder.
+// setAside moves the etcd of a data directory, if there is one, to another directory.
 func setAside(dir, old string) error {
 	if _, err := os.Lstat(filepath.Join(dir, "etcd")); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { standalonetest.Main(m) }
 
-// startAt runs an API server over a directory with a store that others run, until stop or the test's end.
+// startAt runs an API server with a directory and a store that others run, until stop or the test's end.
 func startAt(t *testing.T, dir string, at external.Options) (c kubernetes.Interface, stop func()) {
 	t.Helper()
 	return startWith(t, apiserver.Options{DataDir: dir, External: at, Version: "v1"})
@@ -87,7 +87,7 @@ func TestExternal(t *testing.T) {
 	if !errors.Is(err, external.ErrInUse) {
 		t.Error("a prefix with objects:", err)
 	}
-	// The restore that was refused has changed nothing, and is not taken for one.
+	// The refused restore has changed nothing, and does not count as one.
 	isWhole(t, dir, "before", "after")
 }
 

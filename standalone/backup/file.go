@@ -60,7 +60,7 @@ type Manifest struct {
 // they exist.
 func kept() []string { return []string{"format", "pki", driversDir} }
 
-// write writes the archive of what is in a data directory and of a snapshot.
+// write writes an archive of a data directory and of a snapshot.
 func write(to io.Writer, dir *os.Root, snapshot string, m Manifest) error {
 	z := gzip.NewWriter(to)
 	t := tar.NewWriter(z)
@@ -187,7 +187,7 @@ func acceptable(h *tar.Header, before map[string]string) error {
 	return nil
 }
 
-// isKept says whether a file is one of those that a backup keeps of a data directory.
+// isKept says whether a backup includes a file of a data directory.
 func isKept(h *tar.Header) bool {
 	below := slices.ContainsFunc(kept(), func(top string) bool {
 		rel, err := filepath.Rel(top, h.Name)

@@ -158,8 +158,8 @@ func TestDamagedBackup(t *testing.T) {
 	}
 }
 
-// damaged returns a backup with one bit changed at an offset, or at the first one behind it at which that changes what
-// the backup holds: in a compressed run of zeros, for example, it need not.
+// damaged returns a backup with one bit changed at an offset, or at the first later one at which that changes the
+// content of the backup: in a compressed run of zeros, for example, it may not.
 func damaged(whole []byte, at int) []byte {
 	content := func(backup []byte) ([]byte, error) {
 		z, err := gzip.NewReader(bytes.NewReader(backup))
@@ -179,7 +179,7 @@ func damaged(whole []byte, at int) []byte {
 	}
 }
 
-// TestHostileBackup: names that lead elsewhere, links, devices, names twice.
+// TestHostileBackup: names that lead elsewhere, links, devices, duplicate names.
 func TestHostileBackup(t *testing.T) {
 	dir, _ := small(t)
 	file := filepath.Join(t.TempDir(), "hostile")
@@ -287,7 +287,7 @@ func halfway(t *testing.T, dir, work string, steps int) {
 	}
 }
 
-// TestKeep: the oldest go, and nothing else does.
+// TestKeep: only the oldest backups are removed.
 func TestKeep(t *testing.T) {
 	dir, _ := small(t)
 	s, err := etcd.Start(t.Context(), etcd.Options{Dir: filepath.Join(dir, "etcd"), NoSync: true})

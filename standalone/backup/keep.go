@@ -65,8 +65,8 @@ const (
 	upgrades = 3
 )
 
-// KeepStopped makes a backup, to a file that Name has named, of a control plane
-// that does not run; the caller has the directory.
+// KeepStopped makes a backup of a stopped control plane, in a file whose name comes from Name; the caller holds the
+// directory.
 func KeepStopped(ctx context.Context, o Options, file string) error {
 	left, err := filepath.Glob(filepath.Join(o.DataDir, draft+"*"))
 	for _, path := range left {
@@ -120,15 +120,14 @@ func Newest(dataDir string) time.Time {
 
 // due returns when the next backup is due.
 func due(dataDir string, every time.Duration, now time.Time) time.Time {
-	// A clock that was wrong must not keep the next one away for years.
+	// A wrong clock must not delay the next backup for years.
 	if next := Newest(dataDir).Add(every); next.Before(now.Add(every)) {
 		return next
 	}
 	return now
 }
 
-// ownBackups returns the names of the backups that were made for a reason, or
-// for any, the oldest first.
+// ownBackups returns the names of the backups that were made for a reason, or for any reason, the oldest first.
 func ownBackups(dataDir, reason string) []string {
 	entries, err := os.ReadDir(filepath.Join(dataDir, datadir.Backups))
 	if err != nil {

@@ -75,7 +75,7 @@ func moveOut(ctx context.Context, o Options, to external.Options, old string) (e
 func moveIn(
 	ctx context.Context, o Options, from external.Options, old string, now time.Time,
 ) (sum external.Sum, err error) {
-	if err := setAside(o.DataDir, old); err != nil { // of a move that has not ended
+	if err := setAside(o.DataDir, old); err != nil { // of an unfinished move
 		return sum, err
 	}
 	o.Reason = "move"
@@ -103,7 +103,7 @@ func moveIn(
 	return sum, useStore(o.DataDir, external.Options{})
 }
 
-// compare proves that an etcd in a directory has what a store has.
+// compare proves that an etcd in a directory has the content of a store.
 func compare(ctx context.Context, home string, from external.Options) (sum external.Sum, err error) {
 	s, err := etcd.Start(ctx, etcd.Options{Dir: home})
 	if err != nil {

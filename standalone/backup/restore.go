@@ -21,7 +21,7 @@ import (
 const (
 	// restoring is the folder where a restore makes everything.
 	restoring = "restoring"
-	// replaced begins the names of folders with what a restore has replaced.
+	// replaced begins the names of directories with the content that a restore has replaced.
 	replaced = "replaced-"
 	// pending is a file that says from which backup the directory was restored, until the API shows it.
 	pending = "restored"
@@ -32,8 +32,8 @@ type Restored struct {
 	Manifest
 	// From is the file; Replaced is the directory with the former content, "" if there was none.
 	From, Replaced string
-	// Recorded is the position that the store had reached when a start found one that lacks it; zero after a restore
-	// that an administrator has asked for.
+	// Recorded is the position that the store had reached, if a start has found a store that lacks it; zero after a
+	// restore by an administrator.
 	Recorded etcd.Position
 }
 
@@ -73,14 +73,14 @@ func RestoreFound(ctx context.Context, o Options, recorded etcd.Position, now ti
 	return restore(ctx, r, o.DataDir, external.Options{}, now)
 }
 
-// Found records that a start has found, in the place of the store that the control plane has used, one that lacks what
-// was recorded of it, as a restore records its backup.
+// Found records that a start has found a store that lacks data according to the record, in the place of the last one,
+// as a restore records its backup.
 func Found(dataDir, name string, recorded etcd.Position, version string, now time.Time) error {
 	r := Restored{Manifest: Manifest{Made: now.UTC(), Version: version}, From: name, Recorded: recorded}
 	return durable.WriteJSON(filepath.Join(dataDir, pending), r)
 }
 
-// restore makes a data directory that of the backup r.From.
+// restore gives a data directory the content of the backup r.From.
 func restore(
 	ctx context.Context, r Restored, dir string, to external.Options, now time.Time,
 ) (_ Restored, err error) {
@@ -198,7 +198,7 @@ func exchange(dir, work, old string) (string, error) {
 		}
 	}
 	if moved == "" {
-		_ = os.RemoveAll(old) // a format that was made a moment ago
+		_ = os.RemoveAll(old) // a format that was created a moment ago
 	}
 	return moved, errors.Join(os.Remove(work), durable.Sync(dir))
 }

@@ -38,10 +38,9 @@ type State struct {
 	Position
 }
 
-// Check says whether a directory has data of etcd. It returns ErrDamaged with the name
-// of the file if etcd would not start with them, or would miss data that it has
-// confirmed. Check changes nothing. etcd itself does not report such damage: with a
-// truncated log it waits forever, and with a truncated database it crashes.
+// Check says whether a directory has data of etcd. It returns ErrDamaged with the name of the file if etcd would not
+// start with them, or would lack data that it has confirmed. Check changes nothing. etcd itself does not report such
+// damage: with a truncated log it waits forever, and with a truncated database it crashes.
 func Check(dir string) (s State, err error) {
 	// A page of the mapped database that cannot be read is reported as damage instead
 	// of a crash.
@@ -66,7 +65,7 @@ func Check(dir string) (s State, err error) {
 	case err != nil:
 		return State{Exists: true}, fmt.Errorf("check etcd: %w", err)
 	case info.Size() == 0 && !l.exists:
-		return State{}, nil // made a moment before a kill; etcd begins it again
+		return State{}, nil // created a moment before a kill; etcd starts it again
 	}
 	d, err := readDatabase(data, info.Size())
 	if err != nil {

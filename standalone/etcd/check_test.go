@@ -122,7 +122,7 @@ func truncate(t *testing.T, path string, size int64) {
 	}
 }
 
-// checkCase is a change of a directory, and what is said of it then.
+// checkCase is a change of a directory, and the resulting error.
 type checkCase struct {
 	of     string
 	change func(t *testing.T, dir string)
@@ -229,7 +229,7 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// disorder makes the key of an early revision that of a late one.
+// disorder gives the key of an early revision that of a late one.
 func disorder(t *testing.T, dir string) {
 	t.Helper()
 	path := filepath.Join(dir, db)

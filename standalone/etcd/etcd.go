@@ -19,17 +19,18 @@ import (
 )
 
 const (
-	// tick wakes an idle process twice. The start waits for the election, which a single member wins with the first tick.
+	// tick is etcd's tick, of which an idle process needs two per wake-up. The start waits for the election, which a
+	// single member wins with the first tick.
 	tick = 100 * time.Millisecond
-	// commitInterval is the longest time until the database's file has what was written. Until then it is in the log,
-	// which is synced before a write is answered.
+	// commitInterval is the longest time until the database's file has a write. Until then it is in the log, which is
+	// synced before a write is answered.
 	commitInterval = 500 * time.Millisecond
 	// stallLimit is how long a start may make no progress.
 	stallLimit = 2 * time.Minute
 	// closeLimit limits the stop; confirmed data are on disk before it.
 	closeLimit = 15 * time.Second
-	// brokenLimit limits the stop of a member that never became ready, whose stop
-	// hangs, and of a member that has failed.
+	// brokenLimit is the time limit for stopping a member that never became ready, because that hangs, or a member that
+	// has failed.
 	brokenLimit = time.Second
 	// socketNameLimit is the kernel's limit for the name of a unix socket.
 	socketNameLimit = 107
@@ -50,8 +51,7 @@ type Options struct {
 	// Record is the path of the file in which the member records its position at the start, at the stop, and from time to
 	// time; empty means none.
 	Record string
-	// Quota is the size of the database at which etcd refuses writes; 0 is what
-	// fits the disk.
+	// Quota is the size of the database at which etcd refuses writes; 0 means a size that fits the disk.
 	Quota int64
 }
 
@@ -201,8 +201,7 @@ func (s *Server) listen() {
 	}
 }
 
-// Stop ends the member after everything it confirmed is on disk. A member that hangs
-// ends with the process.
+// Stop stops the member after everything that it confirmed is on disk. A member that hangs ends with the process.
 func (s *Server) Stop() {
 	limit := closeLimit
 	if s.ending.told.Load() {

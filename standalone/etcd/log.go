@@ -111,7 +111,7 @@ func (l *logFacts) take(d wal.Decoder, rec *walpb.Record) error {
 			return err
 		}
 		l.snapshots = append(l.snapshots, s.GetIndex())
-		// A log that was made for a restored database begins behind its entries.
+		// A log that was created for a restored database begins after the database's entries.
 		l.last = max(l.last, s.GetIndex())
 	default:
 		return fmt.Errorf("a record of unknown type %d", rec.GetType())

@@ -141,7 +141,7 @@ func another(t *testing.T, dir, record string) {
 	has(t, "another store with more revisions", dir, record, false)
 }
 
-// has checks whether a store, if it exists, has all that was recorded.
+// has checks whether a store, if it exists, has everything that was recorded.
 func has(t *testing.T, what, dir, record string, want bool) {
 	t.Helper()
 	if dir == "" {

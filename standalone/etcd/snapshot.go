@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// bump is added to the revisions of a restored database, as etcd recommends: a client that
-// has seen a later revision than the snapshot's must not mistake a new revision for it.
-// Old revisions are marked as compacted, so that all watchers list again.
+// bump is added to the revisions of a restored database, as etcd recommends: a client that has seen a later revision
+// than the snapshot's must not mistake a new revision for it. Old revisions are marked as compacted, so all watchers
+// list again.
 const bump = 1_000_000_000
 
 // Socket returns the path of the socket of the etcd with a directory.

@@ -37,8 +37,8 @@ type Keys struct {
 // Keys returns those of the store.
 func (s *Store) Keys() Keys { return Keys{s.client, s.options.Prefix} }
 
-// Sum is what two copies have in common: all keys but those with a limited life, which may end in one of them before
-// the other is read.
+// Sum is the common part of two copies: all keys except those with a lease, which may expire in one of them before the
+// other is read.
 type Sum struct {
 	Keys int
 	Hash string

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Format is the version of what is below a prefix that this program writes. It reads all older versions.
+// Format is the version of the keys below a prefix that this program writes. It reads all older versions.
 const Format = 1
 
 // own begins the keys below a prefix that are not objects of the API: no resource and no group has a name that begins
@@ -38,7 +38,7 @@ var (
 	errFilling  = errors.New("incomplete copy")
 )
 
-// identity says whose the keys below a prefix are.
+// identity identifies the owner of the keys below a prefix.
 type identity struct {
 	Format int `json:"format"`
 	// CA is the hash of the certificate of the control plane's authority.
@@ -128,7 +128,7 @@ func (s *Store) compare(value, ca []byte) error {
 	return nil
 }
 
-// Claim makes an empty prefix that of the control plane with an authority.
+// Claim assigns an empty prefix to the control plane with an authority.
 func (s *Store) Claim(ctx context.Context, ca []byte) error {
 	return s.claim(ctx, identity{Format: Format, CA: hashOf(ca)})
 }

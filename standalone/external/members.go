@@ -39,10 +39,10 @@ type answer struct {
 	err    error
 	// all is the number of members that vote, 0 if it does not say.
 	all int
-	// agrees says that it has answered what only a quorum can.
+	// agrees means that it has answered a call that needs a quorum.
 	agrees bool
-	// revision is that of the store, as a quorum knows it; 0 if the store does not permit this client to read. claimed
-	// says that the prefix has an identity.
+	// revision is that of the store according to a quorum; 0 if the store does not permit this client to read. claimed
+	// means that the prefix has an identity.
 	revision int64
 	claimed  bool
 }
@@ -79,10 +79,10 @@ func (m *member) ask(ctx context.Context) answer {
 type state struct {
 	room.Members
 	plan room.Plan
-	// cluster is the id of the store that has answered first, others how many other stores have answered now.
+	// cluster is the id of the first store that responded, and others the number of other stores that respond now.
 	cluster string
 	others  int
-	// revision is the last one that a quorum has answered, and begun says that the prefix has had an identity since.
+	// revision is the last one from a quorum, and begun means that the prefix has had an identity since.
 	revision int64
 	begun    bool
 	// replaced says why the store is not the one that responded before; "" if it is.
@@ -96,7 +96,7 @@ type state struct {
 	looked, agreed time.Time
 }
 
-// String says which members answer, and why others do not.
+// String says which members respond, and why others do not.
 func (s state) String() string {
 	return strings.Join(append([]string{s.Answers()}, s.away...), "; ")
 }
@@ -271,7 +271,7 @@ func (s *Store) giveUp(now state) {
 	s.failed <- err
 }
 
-// turn has requests refused when the quorum is lost, and accepted again when it is back, and logs both.
+// turn makes requests be refused when the quorum is lost, and accepted again when it is back, and logs both.
 func (s *Store) turn(now state) {
 	if now.plan.RefuseAll {
 		s.quorum.set(&now.plan.Because)

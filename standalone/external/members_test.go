@@ -10,7 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// TestState: what follows from answers, one look after the other.
+// TestState: the states that follow from answers, one query after the other.
 func TestState(t *testing.T) {
 	t.Parallel()
 	is := func(member uint64, agrees bool) answer {

@@ -80,7 +80,7 @@ func (o Options) validatePrefix() error {
 	return nil
 }
 
-// validateServer returns an error for what is not the URL of a server.
+// validateServer returns an error unless the text is the URL of a server.
 func (o Options) validateServer(server string) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {

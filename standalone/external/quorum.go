@@ -110,7 +110,7 @@ func (q *quorum) stream(
 	return &pieces{s, end}, nil
 }
 
-// pieces is a list in pieces, at whose end its context ends.
+// pieces is a paged list, whose context ends with the list.
 type pieces struct {
 	grpc.ClientStream
 	end context.CancelCauseFunc

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// recordName is the file of a data directory that says where its objects are, if others run that store.
+	// recordName is the file of a data directory that records where its objects are, if others run the store.
 	recordName = "store.json"
 	// mostRecord limits its size.
 	mostRecord = 64 << 10
@@ -80,7 +80,7 @@ func (s *Store) Begin(ctx context.Context, record string) error {
 	return s.note()
 }
 
-// note records the position. What members have answered is on the disks of most of them.
+// note records the position. Everything that members have confirmed is on the disks of most of them.
 func (s *Store) note() error {
 	p := s.Position()
 	s.mu.Lock()

@@ -47,7 +47,7 @@ func (o Options) refused(ctx context.Context) error {
 	return nil
 }
 
-// next says what to do about the certificate of a server.
+// next returns the remedy for the certificate of a server.
 func next(err error) string {
 	var expired x509.CertificateInvalidError
 	var named x509.HostnameError

@@ -37,7 +37,7 @@ type Store struct {
 	quorum  quorum
 	// used are the addresses to which requests go; the goroutine that follows the members has them.
 	used []string
-	// cancel ends what follows the members, ended says that it has.
+	// cancel stops following the members, and ended is closed afterwards.
 	cancel context.CancelFunc
 	ended  chan struct{}
 	// failed receives the error after which the store may not be used.
@@ -49,8 +49,8 @@ type Store struct {
 	record string
 }
 
-// Open connects, and returns when the store has a quorum. It waits for that until ctx ends, and says by step for what.
-// The log may be nil.
+// Open connects, and returns when the store has a quorum. It waits for that until ctx ends, and reports through step
+// what it waits for. The log may be nil.
 func Open(ctx context.Context, o Options, step func(what string), log *slog.Logger) (*Store, error) {
 	s, err := connect(o, log)
 	if err != nil {

@@ -54,7 +54,7 @@ func eventually(t *testing.T, wrong func() string) {
 	}
 }
 
-// TestRefusedCertificates: a start does not wait for a store that does not accept this client, or is another one.
+// TestRefusedCertificates: a start does not wait for a store that rejects this client, or has a different identity.
 func TestRefusedCertificates(t *testing.T) {
 	t.Parallel()
 	m, dir := standalonetest.StartMembers(t, 1), t.TempDir()
@@ -263,11 +263,11 @@ func TestLossOfQuorum(t *testing.T) {
 	}
 }
 
-// noQuorum is what every request says when two of three members are dead.
+// noQuorum is the error of every request when two of three members are dead.
 const noQuorum = "the store has no quorum: 1 of 3 members answers"
 
-// endsSoon waits for a write that was under way when the quorum was lost. What is on its way to a member when that dies
-// fails immediately, in the words of the connection.
+// endsSoon waits for a write that was under way when the quorum was lost. A request in flight to a member that dies
+// fails immediately, with the connection's error.
 func endsSoon(t *testing.T, s *external.Store) {
 	t.Helper()
 	eventually(t, func() string {
@@ -282,7 +282,7 @@ func endsSoon(t *testing.T, s *external.Store) {
 	})
 }
 
-// refuses wants later requests to be refused before they are sent.
+// refuses requires that later requests are refused before they are sent.
 func refuses(t *testing.T, s *external.Store) {
 	t.Helper()
 	took, err := put(s, "refused")
@@ -381,7 +381,7 @@ func filled(t *testing.T, o external.Options, ca []byte) *external.Store {
 	return s
 }
 
-// TestCopy: a copy has all keys of the prefix and no others, and is proved by reading both.
+// TestCopy: a copy has all keys of the prefix and no others, which is proved by reading both.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	m, ctx, ca := standalonetest.StartMembers(t, 1), t.Context(), []byte("ours")
@@ -413,7 +413,7 @@ func TestCopy(t *testing.T) {
 	copyWhileWritten(t, from)
 }
 
-// TestHalfACopy: no control plane starts with a copy that has not ended, and the copy can be repeated.
+// TestHalfACopy: no control plane starts with an unfinished copy, and the copy can be repeated.
 func TestHalfACopy(t *testing.T) {
 	t.Parallel()
 	m, ctx, ca := standalonetest.StartMembers(t, 1), t.Context(), []byte("ours")

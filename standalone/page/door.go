@@ -15,7 +15,7 @@ import (
 const (
 	// tokenLife is how long a link may wait to be opened, sessionLife how long a browser may look after that.
 	tokenLife, sessionLife = 5 * time.Minute, 24 * time.Hour
-	// mostTokens and mostSessions bound what is remembered; more than that, and the oldest is forgotten.
+	// mostTokens and mostSessions limit what is remembered; beyond that, the oldest is forgotten.
 	mostTokens, mostSessions = 32, 32
 	cookieName               = "volplane-page"
 	enterPath                = "enter"
@@ -56,7 +56,7 @@ func (p *passes) find(secret string, now time.Time) int {
 	return slices.IndexFunc(*p, func(p pass) bool { return p.hash == hash && now.Before(p.ends) })
 }
 
-// invite returns a token that opens the door once, and when it ends.
+// invite returns a token that works once, and when it expires.
 func (d *door) invite() (string, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,7 +65,7 @@ func (d *door) invite() (string, time.Time) {
 	return token, ends
 }
 
-// enter exchanges a token for a session; false if the token is not known any more.
+// enter exchanges a token for a session; false if the token is unknown or expired.
 func (d *door) enter(token string) (session string, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,7 +132,7 @@ func fromElsewhere(r *http.Request) bool {
 	return site == "cross-site" || site == "same-site"
 }
 
-// isLoopback says whether a Host header names this host. The port may be another one, of a tunnel.
+// isLoopback says whether a Host header names this host. The port may differ, as through a tunnel.
 func isLoopback(host string) bool {
 	u, err := url.Parse("http://" + host)
 	if err != nil || u.Host != host {

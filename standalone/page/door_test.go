@@ -138,7 +138,7 @@ func TestOthersAreRefused(t *testing.T) {
 			t.Errorf("%s %s: policy %q", c.method, c.path, policy)
 		}
 	}
-	// Even a link that another site has opens the page, so that it can be clicked on in a mail.
+	// A link opened from another site works as well: users click on it in a mail.
 	mail := map[string]string{"Sec-Fetch-Site": "cross-site"}
 	if status, _, _ := get(t, &http.Client{}, invited(t, p), mail); status != http.StatusOK {
 		t.Errorf("a link in a mail: %d", status)

@@ -28,7 +28,7 @@ const (
 	mostRelated, mostMoments = 8, 200
 	// mostEvents bounds the events that are read of one object.
 	mostEvents = 100
-	// lifeTime bounds how long reading may take.
+	// lifeTime is the time limit of reading.
 	lifeTime = 5 * time.Second
 )
 
@@ -41,8 +41,8 @@ type moment struct {
 	Warning bool
 }
 
-// related returns an object and those whose lives belong to it: of a claim or a volume both, the attachments, and the
-// Pods that use it.
+// related returns an object and those whose history belongs to it: for a claim or a volume both, the attachments, and
+// the Pods that use it.
 func (g glance) related(o object) []object {
 	all := []object{o}
 	add := func(more object) {
@@ -170,7 +170,7 @@ type told struct {
 	at                            metav1.Time
 }
 
-// statusMoments returns what the status of an object says with a time.
+// statusMoments returns the entries of an object's status that have a time.
 func statusMoments(o object, is metav1.Object) []moment {
 	var out []moment
 	for _, c := range conditions(is) {

@@ -32,7 +32,7 @@ func queryOf(v url.Values) query {
 	return q
 }
 
-// encode returns the query of an address, with its question mark; "" if nothing is asked for.
+// encode returns the query of an address, with its question mark; "" without parameters.
 func (q query) encode() string {
 	v := url.Values{}
 	if q.page > 0 {
@@ -145,7 +145,7 @@ func (g glance) volumes(q query) volumeList {
 
 // mountList is the page of what Pods use, by node.
 type mountList struct {
-	// Node is the only node whose uses are shown; "" for all.
+	// Node is the only node whose uses are shown; "" means all.
 	Node  string
 	Rows  []mountRow
 	Pages pages

@@ -47,10 +47,10 @@ type live struct {
 
 	mu     sync.Mutex
 	topics map[string]*topic
-	// tabs is how many look, and lookers the same with those who are invited.
+	// tabs is the number of open tabs, and lookers includes the invited ones.
 	tabs, lookers int
 	stop          context.CancelFunc
-	// fresh says that a topic has been added.
+	// fresh is signalled when a topic has been added.
 	fresh chan struct{}
 	// kept is the last sight; nil while no tab is open.
 	kept *sight
@@ -59,13 +59,13 @@ type live struct {
 // topic is a page that tabs show.
 type topic struct {
 	target
-	// news is what its tabs are sent, and version says which rendering it is; empty before the first one.
+	// news is what its tabs receive, and version numbers the rendering; empty before the first one.
 	news    []byte
 	version string
 	tabs    map[chan struct{}]struct{}
 }
 
-// hold has the control plane followed until release is called.
+// hold follows the control plane until release is called.
 func (l *live) hold(ctx context.Context) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

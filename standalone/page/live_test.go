@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// news is what a tab is sent: the first event of each kind of page, one after the other.
+// news is what a tab receives: the first event of each kind of page, one after the other.
 type news struct {
 	id    string
 	lines *bufio.Scanner

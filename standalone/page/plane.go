@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// User is the user name as which the page reads. It may read what it shows, and write nothing.
+// User is the user name of the page at the API server. It may read what the page shows, and write nothing.
 const User = "system:volplane:page"
 
 // RBAC returns the rights of User. Secrets are not among them, so that no mistake can show one.
@@ -49,7 +49,7 @@ type Plane struct {
 	Client kubernetes.Interface
 	// Usage returns how full the volumes are that are mounted on this host, by NAMESPACE/CLAIM.
 	Usage func() map[string]Usage
-	// Connected says of each driver that was connected once whether it is.
+	// Connected says, for each driver that was once connected, whether it is.
 	Connected func() map[string]bool
 	// Pace returns how many calls of each driver end in a second.
 	Pace func() map[string]float64

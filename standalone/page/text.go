@@ -8,7 +8,7 @@ import (
 	"volplane.dev/volplane/internal/gather"
 )
 
-// longest is how many characters of a text that others wrote are shown.
+// longest is the number of characters of a foreign text that are shown.
 const longest = 600
 
 // clean returns a foreign text in a form that may be shown: not too long, in one line, and without characters that are

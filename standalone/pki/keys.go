@@ -103,7 +103,7 @@ func HashIn(dir string) (string, error) {
 	return hash, nil
 }
 
-// Seal returns what proves that a control plane with this authority has written a text for a purpose.
+// Seal returns a proof that a control plane with this authority has written a text for a purpose.
 func (a *Authority) Seal(purpose, text string) (string, error) {
 	secret, err := a.key.Bytes()
 	if err != nil {

@@ -24,7 +24,7 @@ func keysOf(t *testing.T, a *pki.Authority) (identity.Keys, string) {
 	return k, hash
 }
 
-// TestWriteKeys: another host has the same authority with them, in files that only their owner may read.
+// TestWriteKeys: another host gets the same authority from them, in files that only their owner may read.
 func TestWriteKeys(t *testing.T) {
 	there, here := filepath.Join(t.TempDir(), "pki"), filepath.Join(t.TempDir(), "a", "pki")
 	if hash, err := pki.HashIn(here); err != nil || hash != "" {
@@ -45,7 +45,7 @@ func TestWriteKeys(t *testing.T) {
 	private(t, here, 3)
 }
 
-// private wants so many files in a directory, which only their owner may read.
+// private requires this many files in a directory, which only their owner may read.
 func private(t *testing.T, dir string, files int) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -61,7 +61,7 @@ func invite(ctx context.Context, dataDir, server string, q identity.Invite) ([]b
 	if json.Unmarshal(said, &invited) != nil {
 		return nil, fmt.Errorf("invite %s %s: the answer is not one of this version of volplane", q.Kind, q.Node)
 	}
-	// A control plane of an earlier version makes an invitation of a node of any request.
+	// A control plane of an earlier version creates an invitation of a node for any request.
 	if t, ok := identity.ParseToken(invited.Token); !ok || t.Kind != q.Kind {
 		return nil, fmt.Errorf("invite %s %s: the control plane runs another version of volplane: restart it", q.Kind, q.Node)
 	}

@@ -25,7 +25,7 @@ import (
 const (
 	// pkiName is the directory of the keys in a data directory.
 	pkiName = "pki"
-	// joiningName is the directory of what a host has fetched with an invitation, until that is in its place.
+	// joiningName is the directory of keys fetched with an invitation, until they are in their place.
 	joiningName = "joining"
 )
 
@@ -127,7 +127,7 @@ func (j *joining) run(ctx context.Context) error {
 	return nil
 }
 
-// steps returns what is done, in this order. After any of them the next start begins with the first one again.
+// steps returns the steps, in order. After any of them the next start begins again with the first one.
 func (j *joining) steps() []func(context.Context) error {
 	return []func(context.Context) error{j.fetch, j.write, j.record, j.place, j.clean}
 }
@@ -135,7 +135,7 @@ func (j *joining) steps() []func(context.Context) error {
 // fetched returns the directory of the keys until it is in its place.
 func (j *joining) fetched() string { return filepath.Join(j.dir, joiningName, pkiName) }
 
-// fetch gets the keys, and checks that they can be used.
+// fetch gets the keys, and checks that they are usable.
 func (j *joining) fetch(ctx context.Context) (err error) {
 	wanted := decide.Wanted{From: j.config.Host, Prefix: j.store.Prefix, ConfigFile: j.encryption}
 	if j.encryption != "" {

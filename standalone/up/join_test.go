@@ -265,7 +265,7 @@ func TestJoin(t *testing.T) {
 	f.keepsSecrets(file)
 }
 
-// serves runs the control plane of a host until do returns, which gets the client of its administrator.
+// serves runs the control plane of a host until do returns, which receives the client of its administrator.
 func (f *first) serves(o Options, do func(kubernetes.Interface)) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -326,7 +326,7 @@ func TestJoinInterrupted(t *testing.T) {
 				t.Fatalf("%d: %v", done, err)
 			}
 		}
-		// Half of a file, which the next attempt must not take for a whole.
+		// This is half of a file, which the next attempt must not mistake for a whole one.
 		if _, err := os.Stat(j.fetched()); err == nil {
 			if err := os.WriteFile(filepath.Join(j.fetched(), "ca.key"), nil, 0o600); err != nil {
 				t.Fatal(err)

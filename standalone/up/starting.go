@@ -32,7 +32,7 @@ func begin(ctx context.Context, out io.Writer) *starting {
 	return s
 }
 
-// does says what the start does now.
+// does sets the current step of the start.
 func (s *starting) does(step string) { s.step.Store(step) }
 
 // end ends the start, after which nothing of it is reported any more, and returns how long it took. It may be called

@@ -44,7 +44,7 @@ type Options struct {
 	Listen string
 	// Names are additional host names and addresses under which nodes reach this host.
 	Names []string
-	// Node is the name of this host's Node; empty means the one of the last start, or else the host's name.
+	// Node is the name of this host's Node; empty means the one of the last start, otherwise the host's name.
 	Node string
 	// PluginDir is the directory of FlexVolume drivers; empty means volumeplugins in
 	// DataDir.
@@ -159,7 +159,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := noderoot.Claim(ctx, o.DataDir, o.RootDir); err != nil {
 		return err
 	}
-	// The host's name may change; whose mounts these are does not.
+	// The host's name may change; the owner of these mounts does not.
 	o.Node = cmp.Or(o.Node, noderoot.NameOf(o.RootDir), program.HostName())
 	if err := noderoot.CheckName(o.RootDir, o.Node); err != nil {
 		return err
@@ -248,7 +248,8 @@ func (o Options) parts(
 	var runNode func(context.Context, program.NodeOptions) error
 	var working []parts.Part
 	if server.Shared() {
-		// The node agent reads for itself what concerns its node: the controllers start again when their leases are lost.
+		// The node agent reads the objects of its node itself, because the controllers start again when their leases are
+		// lost.
 		runNode, working = app.Node, o.shared(server, common, reached, ready)
 	} else {
 		runNode, working = plane.Node, o.alone(server, common, plane, reached, ready)

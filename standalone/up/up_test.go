@@ -74,7 +74,7 @@ func TestUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// On a slow host it asks for more time first.
+			// On a slow host it requests more time first.
 			if word := string(b[:n]); !strings.HasPrefix(word, "EXTEND_TIMEOUT_USEC=") {
 				return word
 			}
@@ -115,8 +115,7 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// joins joins by an invitation to a server of that name, makes the node's Node,
-// as its agent does at first, and is revoked.
+// joins joins with an invitation to a server of that name, creates the node's Node, as its agent would, and is revoked.
 func joins(ctx context.Context, data, node, server string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -157,7 +156,7 @@ func joins(ctx context.Context, data, node, server string) error {
 	return nil
 }
 
-// revokes revokes a node, whose client is refused from then on; no node has the name that is mistyped.
+// revokes revokes a node, whose client is refused from then on; a mistyped name matches no node.
 func revokes(ctx context.Context, client kubernetes.Interface, data, node string) error {
 	for name, want := range map[string]bool{node: true, node + "-typo": false} {
 		if r, err := Revoke(ctx, data, name); err != nil || r.Known != want || r.ControlPlane || r.Used {

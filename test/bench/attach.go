@@ -25,12 +25,11 @@ import (
 const (
 	// machines is how many nodes volumes are attached to.
 	machines = 50
-	// aFew is how many attachments in a row a peer is measured with, which is
-	// not what the benchmark is about.
+	// aFew is the number of attachments in a row with which a peer is measured, which is not the subject of the benchmark.
 	aFew = 20
 )
 
-// attacher is a peer that attaches, and how much it is asked to do.
+// attacher is a peer that attaches, with the number of attachments.
 type attacher struct {
 	name                string
 	volumes, oneByOne   int

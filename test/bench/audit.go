@@ -78,7 +78,7 @@ func (s *asked) add(e auditEvent) {
 	}
 }
 
-// since returns the requests after before, for each of n volumes, and what of them are all, and those that failed.
+// since returns the requests after before, divided by n volumes: all of them, and the failed ones.
 func (s asked) since(before asked, n int) (each map[string]float64, all, failed float64) {
 	each = map[string]float64{}
 	for name, count := range s.requests {

@@ -87,7 +87,7 @@ func freeAddresses() (a, b string, err error) {
 	return a, b, nil
 }
 
-// memory returns the memory of the program, in MiB, when it has been asked n times.
+// memory returns the memory of the program, in MiB, after n requests.
 func (p besideProgram) memory(ctx context.Context, n int) (float64, error) {
 	c := exec.CommandContext(ctx, p.path, p.args...)
 	if err := c.Start(); err != nil {

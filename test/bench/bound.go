@@ -93,7 +93,7 @@ func (a *arena) idle(ctx context.Context) (write func() error, err error) {
 	}, err
 }
 
-// syncOnce writes as much as etcd does for a volume, and returns how long the disk takes to have it.
+// syncOnce writes as much as etcd does for a volume, and returns how long the disk takes.
 func syncOnce(dir string) (time.Duration, error) {
 	f, err := os.Create(filepath.Join(dir, "sync"))
 	if err != nil {

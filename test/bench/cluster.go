@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// peerUser is the user as whom the programs run that are measured.
+// peerUser is the user of the measured programs.
 const peerUser = "peer"
 
 // auditPolicy makes the API server log each request of the peer, and no other.
@@ -140,7 +140,7 @@ func (a *arena) startServers(authority *pki.Authority, address string) error {
 	return err
 }
 
-// connect makes the benchmark's own clients, and waits until the API server answers.
+// connect makes the benchmark's own clients, and waits until the API server responds.
 func (a *arena) connect(ctx context.Context, authority *pki.Authority, address string) error {
 	leaf, err := authority.Client("admin", "system:masters")
 	if err != nil {

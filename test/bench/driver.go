@@ -15,7 +15,7 @@ import (
 
 const driverName = "bench.csi.example.com"
 
-// driver is a CSI driver that does nothing, in a given time.
+// driver is a CSI driver that does nothing, within a given time.
 type driver struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedControllerServer

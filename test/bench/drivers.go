@@ -108,7 +108,7 @@ type fleet struct {
 }
 
 // measureDrivers adds drivers to a host, and compares its idle process with and without them: in one run, because a
-// process takes more on a machine that is busy.
+// process takes more on a busy machine.
 func measureDrivers(ctx context.Context, figures map[string]any, n int) (err error) {
 	work, err := os.MkdirTemp("", "vp-")
 	if err != nil {

@@ -184,7 +184,7 @@ func (s *stage) storm(ctx context.Context, figures map[string]any, _ int) error 
 	return nil
 }
 
-// calls measures what a call costs compared with the bare start of the script.
+// calls measures the cost of a call, compared with a bare start of the script.
 func (s *stage) calls(ctx context.Context, figures map[string]any, _ int) error {
 	const rounds = 500
 	d, err := s.host.Get(decide.Name{Driver: "d0"})
@@ -221,7 +221,7 @@ esac
 echo '{"status":"Success","capabilities":{"attach":false}}'
 `
 
-// atOnce has volumes mounted at the same time by the bare script, then by the host.
+// atOnce mounts volumes at the same time, first with the bare script, then with the host.
 func (s *stage) atOnce(ctx context.Context, figures map[string]any, volumes int) error {
 	if _, err := s.install("mounts", mounts); err != nil {
 		return err

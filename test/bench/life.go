@@ -111,7 +111,7 @@ func (s *sidecars) measure(ctx context.Context) error {
 	return nil
 }
 
-// rest lets the programs rest, and reads their memory.
+// rest waits until the programs are at rest, and reads their memory.
 func (s *sidecars) rest(ctx context.Context, figure string) error {
 	if err := pause(ctx, resting); err != nil {
 		return err

@@ -73,7 +73,7 @@ func main() {
 // bench measures something n times.
 type bench func(ctx context.Context, figures map[string]any, n int) error
 
-// others declares the flags of benches that need no more than a number.
+// others declares the flags of benchmarks that need only a number.
 func others(instead func(name, usage string, f bench)) {
 	instead("bind", "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own",
 		measureBinding)

@@ -94,7 +94,7 @@ func measureWrites(ctx context.Context, pid int, client kubernetes.Interface, fi
 	return err
 }
 
-// measureBare mounts n new images with the programs that a person would use, and undoes that.
+// measureBare mounts n new images with the programs that a user would use, and undoes that.
 func measureBare(ctx context.Context, dir string, n int) (time.Duration, error) {
 	devices := make([]string, n)
 	at := func(i int, name string) string { return filepath.Join(dir, fmt.Sprint(i), name) }

@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/test/internal/kubelet"
 )
 
-// mounter is a peer that mounts on a node, and how much it is asked to do.
+// mounter is a peer that mounts on a node, with the number of mounts.
 type mounter struct {
 	name string
 	// free says that the driver needs no attach.

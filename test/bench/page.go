@@ -23,7 +23,7 @@ const (
 	pageTabs   = 10
 	idleTime   = time.Minute
 	settleTime = 15 * time.Second
-	// stale is longer than the page shows what it saw a moment ago.
+	// stale is longer than the page shows a recent sight.
 	stale = 1500 * time.Millisecond
 )
 
@@ -107,7 +107,7 @@ func loads(
 	return nil
 }
 
-// load returns how long it takes until a whole answer has come.
+// load returns how long it takes to receive a whole answer.
 func load(ctx context.Context, browser *http.Client, address string) (time.Duration, error) {
 	began := time.Now()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)

@@ -59,7 +59,7 @@ func measureSnapped(ctx context.Context, figures map[string]any, volumes int) er
 	return nil
 }
 
-// snapped makes the snapshot of a wired volume and its content as the controllers leave them.
+// snapped creates the snapshot of a wired volume and its content in their final state.
 func (a *arena) snapped(ctx context.Context, name string) error {
 	contents := a.dynamic.Resource(snapshotResource(volume.ResourceSnapshotContents))
 	snapshots := a.dynamic.Resource(snapshotResource(volume.ResourceSnapshots)).Namespace(space)

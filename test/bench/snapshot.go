@@ -29,7 +29,7 @@ type snapshotter struct {
 	taken, deleted, cpu []float64
 }
 
-// measureSnapshots has volplane and Kubernetes' controllers take a snapshot of each of many volumes, and delete them.
+// measureSnapshots makes volplane and Kubernetes' controllers take a snapshot of each of many volumes, and delete them.
 func measureSnapshots(ctx context.Context, figures map[string]any, snapshots, rounds int) error {
 	peers := []*snapshotter{
 		{name: "volplane", snapshots: snapshots, rounds: rounds, run: func(ctx context.Context, a *arena) error {
@@ -172,7 +172,7 @@ func snapshotResource(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: volume.GroupSnapshot, Version: "v1", Resource: resource}
 }
 
-// snapshotsServed waits until the API server serves snapshots, and makes their class.
+// snapshotsServed waits until the API server serves snapshots, and creates their class.
 func (a *arena) snapshotsServed(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		for _, resource := range []string{
@@ -199,7 +199,7 @@ func snapshotObject(kind, name string) *unstructured.Unstructured {
 	}}
 }
 
-// snap takes a snapshot of each of these claims, which has the claim's name, and returns when all are ready.
+// snap takes a snapshot of each of these claims, under the claim's name, and returns when all are ready.
 func (a *arena) snap(ctx context.Context, claims []string) error {
 	ready := map[string]bool{}
 	done, stop := a.until(ctx, a.snapshots(), func(o any, _ bool) bool {
@@ -221,7 +221,7 @@ func (a *arena) snap(ctx context.Context, claims []string) error {
 	}), done())
 }
 
-// unsnap deletes snapshots, and returns when all are gone, which the drivers' snapshots are before them.
+// unsnap deletes snapshots, and returns when all are gone, after the driver's snapshots.
 func (a *arena) unsnap(ctx context.Context, names []string) error {
 	gone := map[string]bool{}
 	done, stop := a.until(ctx, a.snapshots(), func(o any, deleted bool) bool {

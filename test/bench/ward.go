@@ -33,7 +33,7 @@ type ward struct {
 	root   string
 	free   bool
 	plugin *plugin.Driver
-	// sights are when volumes were seen to be published and to be unstaged.
+	// sights has the times at which volumes were seen to be published and to be unstaged.
 	sights  *sights
 	hanging atomic.Pointer[hanging]
 	// calls is how often the driver was asked to change something.

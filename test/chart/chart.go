@@ -24,7 +24,7 @@ import (
 //go:embed all:files
 var files embed.FS
 
-// chart returns the files of the chart, of a repository with the given top.
+// chart returns the files of the chart, given the top of the repository.
 func chart(root string) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	err := fs.WalkDir(files, "files", func(name string, d fs.DirEntry, err error) error {
@@ -193,7 +193,7 @@ func addRules(root string, out map[string][]byte) error {
 	return nil
 }
 
-// clusterRules returns a rule file without the alerts about what volplaned alone serves, which no cluster has.
+// clusterRules returns the rule file without alerts about metrics that only volplaned serves, which no cluster has.
 func clusterRules(file []byte) []byte {
 	const begin = "      - alert: "
 	var plane []string

@@ -53,7 +53,7 @@ func placeOf(text string) place {
 	return p
 }
 
-// tree returns the parts of a value, and what is said in it of a part above.
+// tree returns the parts of a value, and expressions in it about a part above.
 func tree(key string, v any) (*node, place) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -101,7 +101,7 @@ func listTree(key string, v []any) (*node, place) {
 	return n.whole(n.elements), place{}
 }
 
-// whole returns the part as one of the values if it has nothing else.
+// whole returns the part as an expression if it has nothing else.
 func (n *node) whole(parts []*node) *node {
 	if len(parts) == 1 && parts[0].spread {
 		return &node{key: n.key, expr: parts[0].expr}
@@ -140,7 +140,7 @@ func (n *node) text() string {
 	return fmt.Sprint(n.key, n.expr, n.spread, string(text), below)
 }
 
-// overlay adds to a tree what differs in a variant of it, which is rendered if a condition holds.
+// overlay adds the differences of a variant to a tree, which are rendered if a condition holds.
 func (n *node) overlay(variant *node, condition string) error {
 	fields, err := merge(n.fields, variant.fields, condition, func(c *node) string { return c.key + c.expr })
 	if err != nil {

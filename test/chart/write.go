@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// words are texts that manifests are made with, and where they are in the values instead.
+// words are the placeholders with which manifests are made, and the expressions that replace them.
 type words [][2]string
 
 // expression is a scalar that a template makes, as JSON.
@@ -65,7 +65,7 @@ func (t *text) spread(n *node, indent int) {
 	t.put(0, fmt.Sprintf("{{- with %s }}{{ toYaml . | nindent %d }}{{- end }}", n.expr, indent))
 }
 
-// value writes a value after what is before it on its line.
+// value writes a value after the existing text of its line.
 func (t *text) value(n *node, indent int, before string, below int) {
 	switch {
 	case len(n.fields) > 0:

@@ -20,8 +20,8 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// storageGrace is how long an unused volume stays. A row takes less from its call to its use. When all are in use, the
-// volume that is not need not stay as long.
+// storageGrace is how long an unused volume stays. A row takes less from its call to its use. When all others are in
+// use, the unused volume need not stay as long.
 const (
 	storageGrace      = 20 * time.Second
 	storageShortGrace = 5 * time.Second
@@ -253,7 +253,7 @@ func (w *world) onlyUnusedGoes(name string) {
 	}
 }
 
-// endStorage checks what is in a volume, deletes all, and waits until nothing is left.
+// endStorage checks the content of a volume, deletes all volumes, and waits until nothing is left.
 func (w *world) endStorage() {
 	w.t.Helper()
 	fd := w.acquire("directory", `"readOnly":true`)

@@ -25,12 +25,12 @@ import (
 const (
 	// patience bounds each wait.
 	patience = 2 * time.Minute
-	// grace is how long a container counts that nothing has mounted: longer than docker takes to start one. shortGrace
-	// is for containers that run.
+	// grace is how long a container without any mount counts: longer than docker takes to start one. shortGrace is for
+	// running containers.
 	grace      = 30 * time.Second
 	shortGrace = 6 * time.Second
 	image      = "lab/busybox:1"
-	// docker is Debian's: the PATH may have another program of the name.
+	// docker is Debian's: the PATH may have another program with that name.
 	docker, dockerd = "/usr/bin/docker", "/usr/sbin/dockerd"
 )
 
@@ -76,7 +76,7 @@ func newWorld(t *testing.T, serve func(w *world) []string) *world {
 	return w
 }
 
-// ownProgram serves the plugin by a program that does nothing else.
+// ownProgram serves the plugin from a program that does nothing else.
 func ownProgram(w *world) []string { return w.pluginArgs(grace) }
 
 func (w *world) pluginArgs(grace time.Duration) []string {
@@ -207,7 +207,7 @@ func (w *world) docker(args ...string) string {
 	return out
 }
 
-// volume makes a volume with a file in it.
+// volume creates a volume with a file in it.
 func (w *world) volume(name string) {
 	w.t.Helper()
 	w.docker("volume", "create", "-d", w.driver, "-o", "size=16Mi", name)

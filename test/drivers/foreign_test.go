@@ -66,7 +66,7 @@ func TestForeign(t *testing.T) {
 	})
 }
 
-// hasKernel is the condition of scripts that says what the kernel of this host can do.
+// hasKernel is the condition of scripts about features of this host's kernel.
 func hasKernel(what string) (bool, error) {
 	if what != "device-mapper" {
 		return false, fmt.Errorf("unknown condition %q", what)
@@ -86,7 +86,7 @@ type foreignRow struct {
 	steps []string
 }
 
-// passed says whether the driver did all that is possible on this host.
+// passed says whether the driver completed everything that is possible on this host.
 func (r *foreignRow) passed() bool { return r.result == "works" || r.result == "registers" }
 
 // readForeign reads the title of a script, its first line, and its file "needs", each line of which is `file PATH`

@@ -72,7 +72,7 @@ type foreignLife struct {
 	reads, holds, server, refuses string
 	dies, late                    bool
 	inline                        *corev1.VolumeSource
-	// data is what the file has; file is its path in the mount of the Pod that lives, if one does.
+	// data is the content of the file; file is its path in the mount of the running Pod, if there is one.
 	data []byte
 	file string
 }
@@ -298,7 +298,8 @@ func (l *foreignLife) killDriver() error {
 	return errors.Join(err, l.eventually(l.read))
 }
 
-// killPlane kills the control plane with its node agent. The driver lives, and the next control plane takes it over.
+// killPlane kills the control plane with its node agent. The driver keeps running, and the next control plane takes it
+// over.
 func (l *foreignLife) killPlane() error {
 	before, err := l.processes(l.row.driver)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestOneSedInContainers: a kubelet and containerd run a driver with upstream's sidecars. The command with which
-// docs/cluster.md begins exchanges their images for volplane's, and upstream's manifests applied again change them
-// back. Volumes are made, used, grown, restored from a snapshot and deleted on both sides, and no Pod notices. The
-// driver is the bundled one; `make examples` plays csi-driver-host-path with its own program, manifest and examples.
+// TestOneSedInContainers: a kubelet and containerd run a driver with upstream's sidecars. The first command of
+// docs/cluster.md replaces their images by volplane's, and upstream's manifests applied again change them back. Volumes
+// are made, used, grown, restored from a snapshot and deleted on both sides, and no Pod notices. The driver is the
+// bundled one; `make examples` plays csi-driver-host-path with its own program, manifest and examples.
 func TestOneSedInContainers(t *testing.T) {
 	t.Run("bundled", bundledInContainers)
 	if os.Getenv("EXAMPLES") != "" {
@@ -49,7 +49,7 @@ func bundledInContainers(t *testing.T) {
 	h.apply(containersClaim("c2", "s1") + containersPod("p2", "c2"))
 	h.wait("pod/p2", "condition=Ready")
 	h.reads("p2", "c2")
-	// Not every machine lets ext4 grow while it is mounted.
+	// Some machines do not let ext4 grow while it is mounted.
 	h.Kubectl(h.ctx, t, "", "delete", "pod/p1", "pod/p2", "pvc/c2", "volumesnapshot/s1", "--timeout=1m")
 	h.Kubectl(h.ctx, t, "", "wait", "--for=delete", "volumeattachments", "--all", "--timeout=1m")
 	h.apply(containersPod("p3", "c1"))

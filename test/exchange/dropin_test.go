@@ -32,7 +32,8 @@ var sidecarRights = []struct{ module, file, account, space string }{
 }
 
 // TestRightsOfUpstreamSuffice: in the place of upstream's five sidecars, each with the rights of upstream's own
-// manifests and with their usual arguments, volplane does all that they do, and the API server refuses no request.
+// manifests and with their usual arguments, volplane does everything that they do, and the API server refuses no
+// request.
 func TestRightsOfUpstreamSuffice(t *testing.T) {
 	// The Pods of upstream's manifests have them by the downward API.
 	t.Setenv("NAMESPACE", "default")
@@ -109,7 +110,7 @@ func mayReadSecrets(i *cluster.Installation, account, space string) {
 	i.Must(err)
 }
 
-// upstreamManifest returns a file of upstream's deploy/kubernetes, of the version whose program the tests build.
+// upstreamManifest returns a file of upstream's deploy/kubernetes, in the version of the program that the tests build.
 func upstreamManifest(t *testing.T, module, file string) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/"+module)

@@ -88,7 +88,7 @@ func TestOneSedOfAnyImage(t *testing.T) {
 	}
 }
 
-// sidecarIn returns the sidecar that a container runs, whose arguments it must understand. Its image must be ours.
+// sidecarIn returns the sidecar in a container, which must accept its arguments. Its image must be ours.
 func sidecarIn(t *testing.T, c corev1.Container) (string, bool) {
 	t.Helper()
 	name, _, _ := strings.Cut(path.Base(c.Image), ":")

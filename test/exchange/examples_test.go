@@ -84,7 +84,7 @@ func (h *containers) blocks() {
 	h.wait("pvc/raw-pvc-restore", "jsonpath={.status.phase}=Bound")
 }
 
-// applyWarned applies what the API server warns of: two ports of the manifest's Pod have the same name.
+// applyWarned applies a manifest with a warning from the API server: two ports of its Pod have the same name.
 func (h *containers) applyWarned(manifest string) {
 	h.t.Helper()
 	h.KubectlSays(h.ctx, h.t, manifest, "apply", "--validate=strict", "-f", "-")

@@ -285,8 +285,9 @@ func (e *exchange) note() {
 	}
 }
 
-// nothingTwice checks that no volume is created that existed, or had been deleted. Only volplane may request one again
-// whose claim was deleted, if it was killed before it could record that the volume had been saved: it deletes it.
+// nothingTwice checks that no volume is created that existed already or had been deleted. Only volplane may request
+// again one whose claim was deleted, if it was killed before it could record that the volume was saved: it then deletes
+// it.
 func (e *exchange) nothingTwice() {
 	e.T.Helper()
 	over := e.answered

@@ -22,8 +22,8 @@ const (
 	exchangeLimit = 2 * time.Minute
 )
 
-// TestExchange exchanges upstream's five programs for volplane's and back, in the middle of calls that the driver
-// has done or not done and never answers, while claims, Pods and snapshots are created, changed and deleted. The
+// TestExchange exchanges upstream's five programs for volplane's and back, in the middle of calls that the driver has
+// or has not performed and never answers, while claims, Pods and snapshots are created, changed and deleted. The
 // running programs have upstream's arguments and rights. Nothing is lost, left, stuck or created twice.
 func TestExchange(t *testing.T) {
 	t.Parallel()

@@ -94,7 +94,8 @@ spec:
               caCert: {type: string, format: byte}
 `
 
-// classRights are what upstream's program needs beyond upstream's role, and a class without which it serves nothing.
+// classRights are the rights that upstream's program needs beyond upstream's role, and a class without which it serves
+// nothing.
 const classRights = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -245,7 +246,7 @@ func (w *metadataWorld) announce(address, audience string) {
 		audience, base64.StdEncoding.EncodeToString(authority)), "apply", "-f", "-")
 }
 
-// serve starts the program, under its own name or ours, and returns what it listens at.
+// serve starts the program, under its own name or ours, and returns its address.
 func (w *metadataWorld) serve(program string, flags ...string) (*upstream.Program, string) {
 	w.T.Helper()
 	address, health := plane.FreeAddress("127.0.0.1"), plane.FreeAddress("127.0.0.1")
@@ -277,7 +278,7 @@ func (w *metadataWorld) serve(program string, flags ...string) (*upstream.Progra
 // proxy, so that only a checkout of their repository can be built.
 func upstreamPrograms() string { return os.Getenv("UPSTREAM") }
 
-// theirs runs a program of upstream's that reads blocks as an account, and returns what it prints.
+// theirs runs a program of upstream's that reads blocks as an account, and returns its output.
 func (w *metadataWorld) theirs(program, account, target, base string, flags ...string) string {
 	w.T.Helper()
 	args := append([]string{
@@ -331,7 +332,7 @@ func (w *metadataWorld) client(account string) (api.SnapshotMetadataClient, stri
 	return api.NewSnapshotMetadataClient(conn), token.Status.Token
 }
 
-// open begins to read, and returns what reads the next blocks.
+// open begins to read, and returns a function that reads the next blocks.
 func (w *metadataWorld) open(
 	client api.SnapshotMetadataClient, token, target, base string,
 ) (func() ([]*api.BlockMetadata, error), error) {

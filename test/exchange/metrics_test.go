@@ -109,7 +109,7 @@ func described(f *dto.MetricFamily) string {
 	return fmt.Sprintf("%s %v%s: %s", f.GetType(), slices.Sorted(maps.Keys(labels)), buckets, f.GetHelp())
 }
 
-// measuredLife starts sidecars, plays the life of a volume with them, and returns what they serve then.
+// measuredLife starts sidecars, plays the life of a volume with them, and returns their metrics.
 func measuredLife(
 	ctx context.Context, t *testing.T, name string, start func(*testing.T, differential.Side, *csitest.Driver) []string,
 ) map[string]*dto.MetricFamily {

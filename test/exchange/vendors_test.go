@@ -61,7 +61,7 @@ type vendor struct {
 	*cluster.Installation
 	driver *csitest.Driver
 	log    string
-	// has are the accounts of the sidecars by their names, addresses what must answer.
+	// has are the accounts of the sidecars by their names, and addresses the addresses that must respond.
 	has       map[string]string
 	addresses []string
 }

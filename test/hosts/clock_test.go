@@ -71,7 +71,7 @@ func TestClocksDiffer(t *testing.T) {
 	}
 }
 
-// renewNodeLease sends a heartbeat of a host whose clock is off by this much.
+// renewNodeLease sends a heartbeat of a host with this clock offset.
 func (w *world) renewNodeLease(name string, off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)

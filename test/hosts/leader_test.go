@@ -62,7 +62,7 @@ func (w *world) startControllers(name string) {
 	w.must(err)
 }
 
-// waitForLeader waits until the leader is another one than before, and returns it.
+// waitForLeader waits until the leader has changed, and returns it.
 func (w *world) waitForLeader(before string) (now string) {
 	w.t.Helper()
 	w.eventually("the leader changes", func() (string, error) {

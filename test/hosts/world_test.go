@@ -152,7 +152,7 @@ func (w *world) ip(args ...string) {
 	}
 }
 
-// disconnect takes a host off its network, and reconnect ends that.
+// disconnect removes a host from its network, and reconnect restores it.
 func (w *world) disconnect(name string) { w.ip("link", "set", w.hosts[name].cable, "down") }
 func (w *world) reconnect(name string)  { w.ip("link", "set", w.hosts[name].cable, "up") }
 

@@ -50,8 +50,7 @@ type mixedCluster struct {
 	cluster *cluster.Cluster
 	driver  *csitest.Driver
 	drivers *csi.Set
-	// start starts the provisioner and what runs in the same process, stop
-	// ends them.
+	// start starts the provisioner and the other parts of its process, and stop ends them.
 	start, stop func()
 	// deletesAgain says that the provisioner may delete a volume twice, as Kubernetes' does
 	// when it observes its own write late.

@@ -94,7 +94,7 @@ func newMaker(ctx context.Context, t *testing.T, c *cluster.Cluster, name string
 	return m
 }
 
-// start begins another life of the provisioner.
+// start begins another run of the provisioner.
 func (m *maker) start() {
 	m.T.Helper()
 	m.lives++
@@ -160,8 +160,7 @@ func (m *maker) log() []string {
 	return out
 }
 
-// begun fails the test unless its log, and no other, has the claims from first
-// to before last.
+// begun fails the test unless its log, and no other, has the intents for the claims from first to before last.
 func (m *maker) begun(first, last int) {
 	m.T.Helper()
 	all, err := m.Client.CoordinationV1().Leases("").List(m.Ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})

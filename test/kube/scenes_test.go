@@ -103,8 +103,7 @@ func full(s *scene) {
 	s.deleteClaim("c")
 }
 
-// nodeGone: the node that was selected for the volume does not exist any more, so the scheduler must choose
-// another one.
+// nodeGone: the node that was selected for the volume no longer exists, so the scheduler must choose another one.
 func nodeGone(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
 	s.mixedCluster.stop()

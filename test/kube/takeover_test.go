@@ -173,7 +173,7 @@ func csiDriver(ctx context.Context, t *testing.T, c *cluster.Cluster, name strin
 	return d
 }
 
-// TestChartInACluster: the API server would take every object that the chart has for each file of values.
+// TestChartInACluster: the API server would accept every object of the chart for each file of values.
 func TestChartInACluster(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t, "--allow-privileged")

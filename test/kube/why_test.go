@@ -177,7 +177,7 @@ func (w *whyCluster) patchNode(name, subresource, patch string) {
 	w.must(err)
 }
 
-// claim makes one and waits until it is bound.
+// claim creates a claim and waits until it is bound.
 func (w *whyCluster) claim(name string) {
 	w.t.Helper()
 	w.wish(name, "fast")
@@ -217,7 +217,7 @@ func (w *whyCluster) pod(name, claim, node string, placed bool) {
 	w.must(err)
 }
 
-// end takes a Pod away; by force is without asking its kubelet.
+// end removes a Pod; by force means without its kubelet.
 func (w *whyCluster) end(pod string, force bool) {
 	w.t.Helper()
 	o := metav1.DeleteOptions{}
@@ -227,7 +227,7 @@ func (w *whyCluster) end(pod string, force bool) {
 	w.must(w.Client.CoreV1().Pods("default").Delete(w.ctx, pod, o))
 }
 
-// said is what `volplane why` answers, in one line, and its exit code.
+// said is the output of `volplane why`, in one line, and its exit code.
 func (w *whyCluster) said(as string, args ...string) (string, int) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.ctx, plane.Bin("volplane"), append([]string{"why", "--kubeconfig=" + as}, args...)...)

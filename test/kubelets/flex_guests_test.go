@@ -50,7 +50,7 @@ func flexPodCases() []flexPodCase {
 	}
 }
 
-// on is a guest's name on a side; everything that is a side's own has it.
+// on is a guest's name on a side; everything specific to a side has it.
 func (g flexPodCase) on(side string) string { return g.name + "-" + side }
 
 // file is what the driver calls the volume.
@@ -67,7 +67,7 @@ func (g flexPodCase) owns(side, uid string) []string {
 	return []string{g.on(side), g.file(side), ownID(uid, g.on(side))}
 }
 
-// ownID is what a kubelet calls a volume of a Pod's own.
+// ownID is the name that a kubelet gives a Pod's inline volume.
 func ownID(uid, name string) string { return "csi-" + hash(uid+name) }
 
 // source is the volume in the words of a side's Pod.

@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// flexRows are the reasons for which what drivers are called with may differ.
+// flexRows are the reasons why calls of drivers may differ.
 func flexRows() []row {
 	const group, firstKey = `"kubernetes.io/fsGroup":"4321",`, `"kubernetes.io/fsType"`
 	return append(flexModeRows(), []row{

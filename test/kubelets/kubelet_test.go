@@ -191,7 +191,7 @@ func (h *kubeletCluster) runWith(name, claim string) {
 	h.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false),
-		// A kubelet mounts what a container mounts.
+		// A kubelet mounts only volumes that a container mounts.
 		Containers: []corev1.Container{
 			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
 		},

@@ -32,7 +32,7 @@ type callLog struct {
 	all []nodeCall
 }
 
-// note keeps a call, but for those of the attacher. It is a driver's Before.
+// note records a call, except those of the attacher. It is a driver's Before.
 func (l *callLog) note(_ context.Context, method string, r proto.Message) error {
 	if strings.HasPrefix(method, "ControllerPublish") || strings.HasPrefix(method, "ControllerUnpublish") {
 		return nil
@@ -163,7 +163,7 @@ func tokensText(text string) (string, error) {
 	return strings.Join(out, "; "), nil
 }
 
-// hash is what paths have of a volume's id, and ids of a Pod's own volume.
+// hash is the part of paths derived from a volume's id, and of ids derived from a Pod's inline volume.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])

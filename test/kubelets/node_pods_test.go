@@ -42,8 +42,8 @@ func describedDrivers() []*storagev1.CSIDriver {
 // guest is a Pod with one volume.
 type guest struct {
 	name string
-	// volume is the guest's name unless it says otherwise; guests of one volume
-	// share it, and the first of them makes it.
+	// volume is the guest's name unless it says otherwise; guests of one volume share it, and the first of them creates
+	// it.
 	volume, driver string
 	modes          []corev1.PersistentVolumeAccessMode
 	// inline says that the volume is the Pod's own.

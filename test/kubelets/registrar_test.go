@@ -145,7 +145,7 @@ func (r *registered) announce() *upstream.Program {
 	return upstream.Start(r.t, "volplane", r.flags(r.socket())...)
 }
 
-// known waits until the kubelet has written this id of the node, or no driver if it is empty.
+// known waits until the kubelet has written this node id, or has removed the driver if it is empty.
 func (r *registered) known(nodeID string) {
 	r.t.Helper()
 	upstream.Eventually(r.ctx, r.t, func() string {

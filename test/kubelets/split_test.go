@@ -93,7 +93,7 @@ func runs(t *testing.T, program func(context.Context) error) {
 	})
 }
 
-// serveHalf serves a driver at another socket, but not one of its services, until the test ends, and returns that
+// serveHalf serves a driver, without one of its services, at another socket until the test ends, and returns that
 // socket.
 func serveHalf(t *testing.T, service, driver, socket string) string {
 	t.Helper()

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// support is what changed files use. MUTANT is the number of the change that is
-// on; with MUTANT_TRACE the numbers of those that are reached are added to that
-// file.
+// support is the code that changed files use. MUTANT is the number of the active change; with MUTANT_TRACE the numbers
+// of the changes that are reached are added to that file.
 const support = `
 import (
 	"cmp"

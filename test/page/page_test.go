@@ -125,7 +125,7 @@ func TestKeyboard(t *testing.T) {
 	quiet(t, tab, link)
 }
 
-// node is one of the tree that a screen reader is given.
+// node is a node of the tree for screen readers.
 type node struct {
 	Ignored bool
 	Role    struct{ Value string }

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// asking returns the configuration of a client that asks one of the API servers, and the next one when that does not
-// answer.
+// asking returns the configuration of a client that uses one of the API servers, and the next one when that does not
+// respond.
 func (h *livingHosts) asking(first int) *rest.Config {
 	config, turn := rest.CopyConfig(h.config), &turning{}
 	for _, name := range h.names {

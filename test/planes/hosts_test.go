@@ -25,11 +25,11 @@ const (
 	nowhere = "02:00:00:00:00:01"
 )
 
-// newHosts starts hosts, each with a network namespace, a member of the etcd and a control plane. What happens to the
-// network between them does not happen to that between each of them and the test.
+// newHosts starts hosts, each with a network namespace, a member of the etcd and a control plane. Disturbances of the
+// network between them do not affect the connections to the test.
 func newHosts(t *testing.T, names ...string) *world {
 	t.Helper()
-	remove := func() { // also what an interrupted run has left
+	remove := func() { // also leftovers of an interrupted run
 		for _, name := range names {
 			_ = exec.Command("ip", "netns", "del", bridge+name).Run()
 			_ = exec.Command("ip", "link", "del", bridge+name).Run()
@@ -81,7 +81,7 @@ func (w *world) mend(from, to string) {
 	ip(w.t, "-n", bridge+from, "neigh", "del", addressOf(to), "dev", "eth0")
 }
 
-// disturbance is what happens to a host, or to the network between hosts, and ends.
+// disturbance is a temporary event of a host, or of the network between hosts.
 type disturbance struct {
 	what        string
 	least, most time.Duration
@@ -114,7 +114,7 @@ func (w *world) pause(d time.Duration) {
 	}
 }
 
-// ofPlane returns what may happen to the control plane of a host.
+// ofPlane returns the possible events of the control plane of a host.
 func (w *world) ofPlane(random *rand.Rand, a string) []disturbance {
 	p, start := w.planes[a], func() { w.start(a) }
 	signal := func(s syscall.Signal) func() { return func() { _ = syscall.Kill(p.PID(), s) } }
@@ -134,7 +134,7 @@ func (w *world) ofPlane(random *rand.Rand, a string) []disturbance {
 	}
 }
 
-// ofMember returns what may happen to the member of the etcd on a host.
+// ofMember returns the possible events of the etcd member on a host.
 func (w *world) ofMember(a string) []disturbance {
 	m := w.member(a)
 	slow, quick := context.WithCancel(context.Background())

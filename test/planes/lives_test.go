@@ -31,9 +31,9 @@ import (
 const (
 	// fewLives is how many lives `make test` plays at least, and atATime how many at the same time.
 	fewLives, atATime = 100, 24
-	// perRound is how many disturbances there are in a round, after which everything is compared.
+	// perRound is the number of disturbances in a round, after which everything is compared.
 	perRound = 2
-	// askLimit is how long a life waits for an API server before it asks the next one.
+	// askLimit is how long a life waits for an API server before it tries the next one.
 	askLimit = 5 * time.Second
 	// anyPlane is the client that asks another API server when one does not respond.
 	anyPlane = "any"
@@ -244,7 +244,7 @@ func (h *livingHosts) keepWriting(ctx context.Context, path string) error {
 	}
 }
 
-// mountAt returns what identifies the mount at a path. No later mount has the same.
+// mountAt returns an identifier of the mount at a path, which no later mount reuses.
 func mountAt(path string) (uint64, error) {
 	var s unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID_UNIQUE, &s)

@@ -234,7 +234,7 @@ func TestAgentsFindAnother(t *testing.T) {
 	w.nothingLeft("n2")
 }
 
-// addAddresses gives the host more addresses for the time of a test.
+// addAddresses gives the host more addresses during a test.
 func addAddresses(t *testing.T, all ...string) {
 	t.Helper()
 	for _, address := range all {
@@ -248,7 +248,7 @@ func addAddresses(t *testing.T, all ...string) {
 }
 
 // commandsFind runs commands of the host of n1 and of a joined one while n1 ends. Each is answered, and in the end each
-// says that another control plane has.
+// reports that another control plane has answered.
 func (w *world) commandsFind(another string, end func()) {
 	w.t.Helper()
 	ended := make(chan struct{})

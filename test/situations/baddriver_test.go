@@ -26,7 +26,7 @@ import (
 
 const badName = "bad.csi.example.com"
 
-// misdeed is a mistake of a driver, and what is reported to users about it.
+// misdeed is a mistake of a driver, and the resulting report to users.
 type misdeed struct {
 	name string
 	// begin starts the driver's misbehaviour, and end stops it.

@@ -34,9 +34,9 @@ const situationsFile = "testdata/situations.txt"
 // situation is a paragraph of the file.
 type situation struct {
 	argues string
-	// steps are what users, administrators and the driver do, in this order.
+	// steps are the actions of users, administrators and the driver, in order.
 	steps []string
-	// ask is the object, headline the answer about it in one line.
+	// ask is the object, and headline the answer about it in one line.
 	ask, headline string
 	// also is what the answer must contain as well; empty means nothing.
 	also string
@@ -120,8 +120,8 @@ func writeSituations(t *testing.T, all []situation) {
 
 func nameOf(i int) string { return fmt.Sprintf("s%02d", i) }
 
-// early plays the steps of a paragraph that begin with that word, before all paragraphs: what follows from
-// them is only reported after a while.
+// early plays the steps of a paragraph that begin with that word, before all paragraphs: their consequences are only
+// reported after a while.
 func (w *badWorld) early(t *testing.T, ns string, s *situation) {
 	t.Helper()
 	if !s.early() {

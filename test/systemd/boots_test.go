@@ -97,7 +97,7 @@ func TestUnitsOfMounts(t *testing.T) {
 	}
 }
 
-// verifyUnits returns what systemd finds wrong in the units of fstab and in those of the examples.
+// verifyUnits returns systemd's complaints about the units from fstab and those of the examples.
 func verifyUnits(t *testing.T, fstab string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -76,7 +76,7 @@ func TestConfined(t *testing.T) {
 	t.Fatal(syscall.Exec("/bin/sh", []string{bin, "-c", script, bin}, os.Environ()))
 }
 
-// probe requires that the restrictions are in force, and that they allow what the group of a volume needs.
+// probe requires that the restrictions are in force, and that they allow setting the group of a volume.
 func probe(t *testing.T) {
 	t.Helper()
 	if _, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM, 0); !errors.Is(err, unix.EAFNOSUPPORT) {

@@ -20,14 +20,14 @@ import (
 type Marks struct {
 	client kubernetes.Interface
 	node   string
-	// wrote receives the Node that the API returned, whose volumesAttached is newer than any cache's.
+	// wrote receives the Node that the API returned, whose volumesAttached is newer than that of any cache.
 	wrote func(*corev1.Node)
 	// wake starts a write.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// desired are the entries that the Node shall have, confirmed those that it has, and possible
-	// those that it may have: if a write gets no answer, it has the old or the new ones.
+	// desired are the entries that the Node should have, confirmed those that it has, and possible those that it may have:
+	// after a write without an answer, it has the old or the new ones.
 	desired, confirmed, possible map[corev1.UniqueVolumeName]bool
 	// waiting receive the result of the next write.
 	waiting []chan error

@@ -109,7 +109,7 @@ func (o *object) wantLabels() map[string]string {
 	return labels
 }
 
-// addresses returns the name of the host, and the address at which others reach it, as far as its routes say one.
+// addresses returns the name of the host, and the address at which others reach it, as far as its routes show one.
 func addresses(host string) []corev1.NodeAddress {
 	out := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: host}}
 	if ip, err := utilnet.ChooseHostInterface(); err == nil {
@@ -216,7 +216,7 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 // maxSegments bounds the labels that a driver adds to the Node, which stay after it unregisters.
 const maxSegments = 32
 
-// reserved is the prefix of the labels that volplane itself gives a meaning.
+// reserved is the prefix of the labels that volplane itself interprets.
 const reserved = "volplane.dev/"
 
 // label writes topology and node id. It does not overwrite a label that has another value (S1-012), and

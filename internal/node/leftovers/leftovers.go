@@ -171,8 +171,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// mayBelongTo says whether directories of a Pod may hold mounts of this agent; those of a Pod that is
-// gone may.
+// mayBelongTo says whether directories of a Pod may hold mounts of this agent; those of a missing Pod may.
 func (s search) mayBelongTo(pod *corev1.Pod) bool {
 	return s.recordsLost || pod == nil || hasItsVolumes(pod)
 }

@@ -71,9 +71,9 @@ func (o Options) report(node *corev1.Node, paths []string) {
 	o.Events.Warn(node, decide.UnknownMounts(paths))
 }
 
-// unknownMounts returns the paths of mounts that only drivers of this agent can have made and that
-// nothing explains: no record, no running Pod that may use them, and no object that identifies the
-// volume. The agent does not unmount them, because their driver may count its mounts.
+// unknownMounts returns the paths of mounts that only drivers of this agent can have made, without any explanation: no
+// record, no running Pod that may use them, and no object that identifies the volume. The agent does not unmount them,
+// because their driver may count its mounts.
 func unknownMounts(o Options, points []mount.Point) []string {
 	owned := ownedPaths(o)
 	var out []string

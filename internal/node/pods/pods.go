@@ -60,7 +60,7 @@ type Pods struct {
 	dropsHealth atomic.Bool
 
 	mu sync.Mutex
-	// firstSeen is what the volumes of a Pod wait for and since when, by the Pod's UID.
+	// firstSeen is, by a Pod's UID, what its volumes wait for and since when.
 	firstSeen map[string]progress
 }
 

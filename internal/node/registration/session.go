@@ -180,7 +180,7 @@ func (s *session) connect() (*grpc.ClientConn, error) {
 		}))
 }
 
-// register asks for the driver's name, registers the driver, and reports the result to it.
+// register reads the driver's name, registers the driver, and reports the result to it.
 func (s *session) register(ctx context.Context) error {
 	conn, err := s.connect()
 	if err != nil {

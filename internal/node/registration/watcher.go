@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// rescan is the pause between two scans that no notice asks for.
+// rescan is the pause between two scans without a notice.
 const rescan = 30 * time.Second
 
 // Registrar writes drivers to the Node's objects. Both methods may be repeated.
@@ -33,7 +33,7 @@ type Watcher struct {
 	Dir       string
 	Registrar Registrar
 	Drivers   *csi.Set
-	// Memory keeps the secrets that drivers have received, over their registrations.
+	// Memory keeps the secrets that drivers have received, across their registrations.
 	Memory *csi.Memory
 	// Hold fails while nothing may be deleted or unmounted.
 	Hold func(ctx context.Context) error

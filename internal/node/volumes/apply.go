@@ -68,8 +68,7 @@ func (d *applier) save() error {
 	return nil
 }
 
-// settle writes a record whose loss would only make work be repeated: a full disk does not stop
-// unmounts.
+// settle writes a record whose loss would only cause repeated work: a full disk does not stop unmounts.
 func (d *applier) settle() error {
 	if err := d.Journal.Settle(d.rec); err != nil {
 		return err
@@ -131,8 +130,8 @@ func (d *applier) checkAttached(ctx context.Context) error {
 
 var errOtherID = errors.New("it is attached under another id of the node")
 
-// checkNotStale fails while mounts of an earlier attachment are left. It has their staging ended before the
-// volume is used through this one.
+// checkNotStale fails while mounts of an earlier attachment are left. It makes their staging end before the volume is
+// used through this one.
 func (d *applier) checkNotStale() error {
 	stale, unstage := decide.Stale(d.rec, d.attachment, d.f.Wanted)
 	if !stale {
@@ -150,8 +149,8 @@ func (d *applier) checkNotStale() error {
 
 var errNoObject = errors.New("its PersistentVolume is gone")
 
-// prepare writes what the driver's calls by an object need into the record, and returns the object's capability. Like a
-// kubelet, it uses the first access mode.
+// prepare writes into the record what the driver's calls need from a PersistentVolume, and returns its capability. Like
+// a kubelet, it uses the first access mode.
 func (d *applier) prepare(pv *corev1.PersistentVolume) (*decide.Record, *csipb.VolumeCapability, error) {
 	switch {
 	case pv == nil:

@@ -88,7 +88,7 @@ func (d *applier) checkAbove(podUID, host string) error {
 		})
 	}
 	for _, first := range decide.HideLater(host, all) {
-		// A Pod whose directory cannot be used hides nothing.
+		// A Pod whose directory is unusable hides nothing.
 		if d.checkHostPath(first.Path) == nil {
 			return fmt.Errorf("%w: %s: pod %s gets its volume at %s first, which would hide this one; wait for that, or delete "+
 				"that pod", uses.ErrHostPath, host, first.Pod, first.Path)

@@ -191,8 +191,8 @@ func (f *facts) choose(mounted bool) *corev1.PersistentVolume {
 	return nil
 }
 
-// apart says that the Pods of an object cannot have the volume while it is mounted by the chosen one. Without staging,
-// each Pod is published with what its own object says.
+// apart says that the Pods of an object cannot have the volume while it is staged with the chosen one. Without staging,
+// the volume is published to each Pod with its own object.
 func (f *facts) apart(pv *corev1.PersistentVolume) bool {
 	staged := f.CanStage || f.Record != nil && f.Record.Stage != ""
 	switch {
@@ -246,8 +246,8 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 	f.Wanted = append(f.Wanted, c)
 }
 
-// label returns the SELinux label that a Pod asks for the mount of its volume, or why the Pod's wish cannot be met.
-// A Pod may have a volume under several names.
+// label returns the SELinux label that a Pod requests for the mount of its volume, or why the request cannot be met. A
+// Pod may have a volume under several names.
 func (g gatherer) label(f *facts, u uses.Use) (label, refused string) {
 	if u.Inline || uses.IsBlock(u.PV) || !ptr.Deref(g.Node.Spec(f.Driver).SELinuxMount, false) || decide.Relabels(u.Pod) {
 		return "", ""

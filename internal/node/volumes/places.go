@@ -15,7 +15,7 @@ type place struct {
 	own func(mount.Point) bool
 	// mounts is the number of mounts at the path and below it.
 	mounts int
-	// done says that the mount was made.
+	// done means that the mount was made.
 	done bool
 }
 

@@ -61,7 +61,7 @@ type Consumers interface {
 	End(ctx context.Context, pod *corev1.Pod) error
 }
 
-// errNotYet marks waiting that is not a failure and whose end no watch reports: the volume is polled.
+// errNotYet marks a wait that is not a failure and whose end no watch reports: the volume is polled.
 var errNotYet = errors.New("not yet")
 
 // shared is what gatherer, applier and reporter work with.

@@ -118,8 +118,8 @@ func (v *Volumes) Because(key, path string) volume.Because {
 // there is none.
 func (v *Volumes) CalledAt(key string) time.Time { return v.outcomeOf(key).called }
 
-// Unseen says whether the Pod that a volume, by its key, is published to at a path did not
-// see it there at the last look.
+// Unseen says whether the Pod to which a volume, by its key, is published at a path did not see it there at the last
+// check.
 func (v *Volumes) Unseen(key, path string) bool {
 	return slices.Contains(v.outcomeOf(key).unseen, path)
 }
@@ -219,8 +219,8 @@ func (v *Volumes) unseenNow(f *facts) []string {
 	return out
 }
 
-// setCalled stores the reason while a call of the driver is in flight. If the last attempt failed,
-// its reason says more and stays. A Pod's condition is written only if the call takes longer than usual.
+// setCalled stores the reason while a call of the driver is in flight. If the last attempt failed, its more specific
+// reason stays. A Pod's condition is written only if the call takes longer than usual.
 func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	key := volume.Key(f.Driver, f.Handle)
 	last := v.outcomeOf(key)
@@ -269,7 +269,7 @@ func (v *Volumes) Recorded() []corev1.UniqueVolumeName {
 	return out
 }
 
-// allKeys returns the keys of all volumes that are on this node or wanted on it.
+// allKeys returns the keys of all volumes that this node has or wants.
 func (v *Volumes) allKeys() []string {
 	set := map[string]bool{}
 	for _, r := range v.Journal.List() {

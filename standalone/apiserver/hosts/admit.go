@@ -161,7 +161,7 @@ func (w *write) lease() error {
 	})
 }
 
-// leads returns an error unless what is written is about a driver that is delegated to the node.
+// leads returns an error unless a write concerns a driver that is delegated to the node.
 func (w *write) leads(what string, isOf func(driver string) bool) error {
 	ok, err := w.drivers.mayLead(w.node, isOf)
 	switch {

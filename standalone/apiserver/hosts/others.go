@@ -66,7 +66,7 @@ func (w *write) servesClaim(c *corev1.PersistentVolumeClaim) error {
 	return err
 }
 
-// attachment checks a write of a VolumeAttachment: what the attacher of its volume says of it.
+// attachment checks a write of a VolumeAttachment: the attacher's report about it.
 func (w *write) attachment() error {
 	if w.GetOperation() != admission.Update {
 		return errOther

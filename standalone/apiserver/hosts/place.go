@@ -24,7 +24,7 @@ import (
 // byHandle is the name of the index of volumes by their drivers and handles.
 const byHandle = "volplane.dev/handle"
 
-// handles knows which volumes of a driver have an object.
+// handles knows which handles of a driver have a PersistentVolume.
 type handles struct {
 	cache.SharedIndexInformer
 	err error
@@ -114,8 +114,8 @@ func segmentOf(all labels.Set, keys []string) topology.Segment {
 	return out
 }
 
-// place checks the labels that a node writes to itself. Where its node-local drivers are when it joins is where they
-// say, because nodes may share a pool. Later it does not go where another node is, nor leaves its place, after which it
+// place checks the labels that a node writes to itself. When it joins, it may place its node-local drivers freely,
+// because nodes may share a pool. Later it may not move to another node's segment, nor leave its own, after which it
 // could join again.
 func (w *write) place() error {
 	if w.GetResource().GroupResource() != corev1.Resource("nodes") || w.GetOperation() == admission.Delete {

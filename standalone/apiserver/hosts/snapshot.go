@@ -108,7 +108,7 @@ func bareObject(o *unstructured.Unstructured, finalizer string) *unstructured.Un
 	return o
 }
 
-// bareContent returns a content without what a snapshotter may change, and without the server's own fields.
+// bareContent returns a content without the fields that a snapshotter may change, and without the server's own fields.
 func bareContent(o *unstructured.Unstructured, finalizer, creating string) map[string]any {
 	o = bareObject(o, finalizer)
 	annotations := o.GetAnnotations()

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// sealed begins everything that any provider has encrypted.
+// sealed is the prefix of everything that any provider has encrypted.
 const sealed = "k8s:enc:"
 
 // entry is a Secret as etcd has it.
@@ -66,8 +66,7 @@ func (o Options) scan(ctx context.Context, how value.Transformer) (findings, err
 
 var errNoKey = errors.New("there is no key")
 
-// provider returns what names the provider and the key in a value, "" when it is in
-// clear.
+// provider returns the name of the provider and the key in a value, "" if it is in clear text.
 func provider(stored []byte) string {
 	const most = 120
 	if !bytes.HasPrefix(stored, []byte(sealed)) {
@@ -77,7 +76,7 @@ func provider(stored []byte) string {
 	return strings.Join(parts[2:min(len(parts), 5)], " ")
 }
 
-// lost says in words what cannot be read.
+// lost describes the unreadable Secrets.
 func (f findings) lost() string {
 	const most = 5
 	var names []string

@@ -21,7 +21,7 @@ import (
 const (
 	// keyFile is volplane's own file, in the form of Kubernetes.
 	keyFile = "encryption.yaml"
-	// markFile says that the data base may still hold what was in clear.
+	// markFile means that the database may still hold earlier clear text.
 	markFile = "encryption.under-way"
 	// page is how many Secrets are read per request.
 	page = 200
@@ -30,9 +30,9 @@ const (
 // ErrUnreadable says that there are Secrets that cannot be decrypted.
 var ErrUnreadable = errors.New("secrets cannot be read")
 
-// Options says what to encrypt, and how.
+// Options says which Secrets to encrypt, and how.
 type Options struct {
-	// Etcd is where the Secrets are, and Prefix what all their keys begin with.
+	// Etcd is where the Secrets are, and Prefix the common prefix of their keys.
 	Etcd   clientv3.KV
 	Prefix string
 	// Defragment rewrites the database without deleted data; nil if others run the store.

@@ -180,7 +180,7 @@ func TestWhatLiesInClear(t *testing.T) {
 	if got := h.stored(); got["secretbox volplane"] != many {
 		t.Errorf("%v", got)
 	}
-	// Only what the data base has to forget is left.
+	// Only old revisions are left, which the database must drop.
 	if n, err := h.seal(seal.Options{}, -1); err != nil || n != 1 {
 		t.Fatalf("%d writes, %v, want the one that was not done", n, err)
 	}
@@ -204,7 +204,7 @@ func (h *host) breakOff(writes int) {
 	}
 }
 
-// atRest makes sure that only the key is left, which is for its owner only.
+// atRest requires that only the key file is left, and that only its owner may read it.
 func (h *host) atRest() {
 	h.t.Helper()
 	if _, err := os.Stat(h.mark()); !errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +224,7 @@ resources:
   - aescbc: {keys: [{name: own, secret: MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=}]}
 `
 
-// TestKeyThatIsGone: what is lost is named, and nothing is overwritten.
+// TestKeyThatIsGone: the lost Secrets are named, and nothing is overwritten.
 func TestKeyThatIsGone(t *testing.T) {
 	h := newHost(t)
 	h.fill(7)

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// small is the size up to which objects do not count: no claim or Pod that people write is larger.
+	// small is the size up to which objects do not count: no claim or Pod that users write is larger.
 	small = 8 << 10
 	// most is how many bytes the objects of a namespace may have beyond small, together: each costs several times as
 	// much memory.
 	most = 8 << 20
 	// page is how many objects are read in one request.
 	page = 500
-	// pause is the time until etcd is asked again after an error.
+	// pause is the delay before etcd is read again after an error.
 	pause = time.Second
 	// named is how many objects a refusal names.
 	named = 3
@@ -118,8 +118,8 @@ func namespaceOf(key string) string {
 	return parts[1]
 }
 
-// refuse returns an error for a large object in a namespace that has as many bytes as it may have, unless the object
-// gets smaller. The sizes of objects that etcd does not have yet are those of their JSON.
+// refuse returns an error for a large object in a namespace that has reached its limit, unless the object gets smaller.
+// The sizes of objects that etcd does not have yet are those of their JSON.
 func (b *Bulk) refuse(namespace string, before, after runtime.Object) error {
 	b.mu.Lock()
 	sum, largest := 0, []string{}

@@ -18,8 +18,8 @@ import (
 // PluginName is the plugin's name in the chain.
 const PluginName = "SpareRoom"
 
-// Register adds the plugin to a list. Left says what follows from the room that
-// is left; bulk, which large objects there are; own, whether a request is the control plane's.
+// Register adds the plugin to a list. left returns the plan for the remaining room; bulk knows the large objects; own
+// says whether a request is the control plane's.
 func Register(plugins *admission.Plugins, left func() room.Plan, bulk *Bulk, own func(context.Context) bool) {
 	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
 		handler := admission.NewHandler(admission.Create, admission.Update)
@@ -61,7 +61,7 @@ func (p *plugin) waits(ctx context.Context, a admission.Attributes) bool {
 	return a.GetResource().Resource == "events" || !p.own(ctx) && !ours(a.GetUserInfo())
 }
 
-// ours knows the server's own client, and the agents and controllers of other nodes.
+// ours recognizes the server's own client, and the agents and controllers of other nodes.
 func ours(u user.Info) bool {
 	return u != nil && (u.GetName() == user.APIServerUser || slices.Contains(u.GetGroups(), user.NodesGroup) ||
 		slices.Contains(u.GetGroups(), identity.HostsGroup))

@@ -76,8 +76,8 @@ func attaching() topic {
 // awakeNode is the node whose volume shows that the controllers run.
 const awakeNode = "awake"
 
-// manyNodes configures a driver that knows the nodes of all sequences, by two ids each. The driver does not
-// list which volumes are attached, because Kubernetes' attacher lists them at any time.
+// manyNodes configures a driver that knows the nodes of all sequences, under two ids each. The driver does not list
+// attached volumes, because Kubernetes' attacher would list them at any time.
 func manyNodes(c *csitest.Config) {
 	c.Controller.ListVolumesPublishedNodes = false
 	c.NodeID = "id-" + awakeNode
@@ -177,7 +177,7 @@ func needsAttach(ctx context.Context, s side, required bool) error {
 	return err
 }
 
-// detachAll ends all attachments, and what only attachments need: the nodes.
+// detachAll removes all attachments, and the nodes, which only attachments need.
 func detachAll(ctx context.Context, s side) error {
 	attachments := s.Client.StorageV1().VolumeAttachments()
 	if err := s.Client.StorageV1().CSIDrivers().Delete(ctx, differential.DriverName, metav1.DeleteOptions{}); err != nil &&

@@ -34,7 +34,7 @@ const (
 	slack = atLeave - (atLateDeath - maxUnmount) - 5*time.Second
 )
 
-// nodeCase is a node with one volume that it reports as in use, and what happens to both.
+// nodeCase is a node with one volume that it reports as in use, and the events of both.
 type nodeCase struct {
 	// node is the name of the node, of its Pod, its claim and its volume.
 	node string

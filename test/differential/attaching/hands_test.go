@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// changeCSINode does what happens when drivers on a node come and go.
+// changeCSINode changes a CSINode as when drivers register and unregister.
 func (d *attachDice) changeCSINode(node string) op {
 	switch d.IntN(4) {
 	case 0:
@@ -89,8 +89,8 @@ func detachByHand(v, node string, theirs bool) op {
 // takenAway begins the line of an attachment that was deleted without a detach.
 const takenAway = "deleted without a detach: "
 
-// forceDetach takes an attachment away without its attacher, which may protect it
-// again before it is deleted: then it is done again.
+// forceDetach removes an attachment without its attacher, which may protect it again before it is deleted: then it is
+// repeated.
 func forceDetach(v, node string) op {
 	return op{
 		Text: "delete the attachment of volume " + v + " to " + node + " with all its finalizers",
@@ -183,8 +183,7 @@ func makeToStay(ctx context.Context, s side, v *corev1.PersistentVolume) error {
 	}
 }
 
-// movePod deletes a Pod and recreates it on a node, as a controller does that keeps Pods
-// with fixed names running.
+// movePod deletes a Pod and recreates it on a node, as a controller of Pods with fixed names would.
 func movePod(name, node string) op {
 	return op{Text: "move pod " + name + " to " + node, Do: func(ctx context.Context, s side, space string) error {
 		before, err := s.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{})

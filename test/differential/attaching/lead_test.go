@@ -80,7 +80,7 @@ func TestSecondAttacherTakesOver(t *testing.T) {
 	}
 }
 
-// leader waits until the leader is another one than before, and returns it.
+// leader waits until the leader has changed, and returns it.
 func leader(ctx context.Context, t *testing.T, s side, before string) (now string) {
 	t.Helper()
 	upstream.Eventually(ctx, t, func() string {

@@ -54,7 +54,7 @@ func mayMount(ctx context.Context, s side, node string) ([]corev1.UniqueVolumeNa
 	return all, err
 }
 
-// makePod makes a Pod on a node that uses claims.
+// makePod creates a Pod on a node that uses claims.
 func makePod(ctx context.Context, s side, space, name, node string, claims ...string) error {
 	return createPod(ctx, s, space, metav1.ObjectMeta{Name: name}, node, claims)
 }
@@ -78,7 +78,7 @@ func createPod(ctx context.Context, s side, space string, meta metav1.ObjectMeta
 	return err
 }
 
-// endPod takes a Pod away, as its kubelet does in the end.
+// endPod removes a Pod, as its kubelet finally does.
 func endPod(ctx context.Context, s side, space, name string) error {
 	return s.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 }

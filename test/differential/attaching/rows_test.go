@@ -96,7 +96,7 @@ func attachReasons() []attachRow {
 	}
 }
 
-// attachRows judge what is attached by these reasons.
+// attachRows judge attachments by these reasons.
 func attachRows() []row {
 	var out []row
 	for _, r := range attachReasons() {
@@ -175,7 +175,7 @@ func forgotten(d difference, v string) bool {
 // replaced says whether only volplane has detached a volume whose object was recreated.
 func replaced(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
-	// It may have been called before as well.
+	// It may have been called earlier, too.
 	protected := differential.Has(d.OnlyOurs, "volume "+v+" ", "finalizers=[external-attacher/") &&
 		differential.Has(d.OnlyTheirs, "volume "+v+" ", "finalizers=[]")
 	detached := differential.Has(d.OnlyOurs, call, "-"+v+`"`) || protected && differential.Has(d.Ours, call, "-"+v+`"`)
@@ -203,8 +203,8 @@ func onTwoNodes(d difference, v string) bool {
 	return failing(ours) || failed && (failing(theirs) || unheard)
 }
 
-// detachedLate says whether only volplane has detached a volume whose attachment was deleted without that,
-// and the sides attach it alike now.
+// detachedLate says whether only volplane has detached a volume whose attachment was deleted without a detach, and both
+// sides attach it in the same way now.
 func detachedLate(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
 	return differential.Has(d.Ours, takenAway+v+" on ") &&
@@ -265,8 +265,7 @@ func pausing(d difference, v string) bool {
 	return true
 }
 
-// keptForPods says whether a volume that a Pod wants where it is was detached by
-// Kubernetes only.
+// keptForPods says whether only Kubernetes has detached a volume that a Pod wants on that node.
 func keptForPods(d difference, v string) bool {
 	here := attachments(d.Ours, v)
 	return differential.Has(d.OnlyTheirs, "asked ControllerUnpublishVolume", "-"+v+`"`) &&

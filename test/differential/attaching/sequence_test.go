@@ -28,7 +28,7 @@ func nodeID(space, node string) string {
 	return "id-" + sequence + "-" + node
 }
 
-// attachDice draws the sequences about what is attached.
+// attachDice draws the sequences about attachments.
 type attachDice struct{ *dice }
 
 // drawAttaching draws what users, kubelets and drivers do around volumes that
@@ -100,7 +100,7 @@ func (d *attachDice) attachingOp() op {
 func (d *attachDice) anyNode() string { return nodeName(d.IntN(nodesOfOne)) }
 func (d *attachDice) user() string    { return fmt.Sprint("p", d.IntN(d.Pods+1)) }
 
-// newWiredVolume makes a volume and the claim that has it.
+// newWiredVolume creates a volume and a claim bound to it.
 func (d *attachDice) newWiredVolume() op {
 	modes := differential.Pick(d, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany,
 		corev1.ReadOnlyMany, corev1.ReadWriteOncePod)
@@ -126,7 +126,7 @@ func (d *attachDice) newWiredVolume() op {
 	}}
 }
 
-// newUser makes a Pod that uses one claim, or two.
+// newUser creates a Pod that uses one claim, or two.
 func (d *attachDice) newUser() op {
 	name, node := fmt.Sprint("p", d.Pods), d.anyNode()
 	d.Pods++

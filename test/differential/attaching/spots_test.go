@@ -23,8 +23,8 @@ type spotRow struct {
 	explains func(d difference, p spot) bool
 }
 
-// spotReasons are the reasons for which what is attached may differ that hold for
-// a volume on one node, and excuse nothing elsewhere.
+// spotReasons are the reasons why attachments may differ that apply to a volume on one node, and excuse nothing
+// elsewhere.
 func spotReasons() []spotRow {
 	return []spotRow{
 		{
@@ -105,7 +105,7 @@ func spotReasons() []spotRow {
 	}
 }
 
-// spotRows judge what is attached by these reasons.
+// spotRows judge attachments by these reasons.
 func spotRows() []row {
 	var out []row
 	for _, r := range spotReasons() {
@@ -213,8 +213,8 @@ func secondAttachment(d difference, p spot) bool {
 	return !known(d.Ours) && !known(d.Theirs) && wants(d.Ours, gone, p.volume)
 }
 
-// undetached says whether only Kubernetes attaches a volume for one node to a node
-// where a Pod waits for it, while its detach from another one fails at both sides.
+// undetached says whether only Kubernetes attaches a single-node volume to a node where a Pod waits for it, while its
+// detach from another one fails at both sides.
 func undetached(d difference, p spot) bool {
 	first := attachments(d.Ours, p.volume)
 	if len(first) != 1 || nodeOf(first[0]) == p.node || len(p.at(d.Theirs)) != 1 || !one(d.Ours, p.volume) ||
@@ -241,8 +241,7 @@ func noNode(d difference, p spot) bool {
 		len(p.at(d.Ours)) == 0 && len(p.at(d.Theirs)) == 1 && wants(d.Ours, p.node, p.volume)
 }
 
-// fullNode says whether only Kubernetes attaches a volume to a node that has as
-// many here as it takes.
+// fullNode says whether only Kubernetes attaches a volume to a node that has reached its limit here.
 func fullNode(d difference, p spot) bool {
 	found := regexp.MustCompile(`^node ` + p.node + ` may .* \(takes ([0-9]+)\)`)
 	i := slices.IndexFunc(d.Ours, found.MatchString)
@@ -307,8 +306,8 @@ func sameNode(d difference, p spot) bool {
 	return same || p.called(d.Ours, detach) && !p.called(d.Theirs, detach) && staysAway(d, p)
 }
 
-// staysAway says whether what was detached here is not attached again: it is not needed,
-// the node has no driver, it fails, for the first time, or so does the detach.
+// staysAway says whether a volume that was detached here is not attached again: it is not needed, the node has no
+// driver, or the attach fails, for the first time, or the detach does.
 func staysAway(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) == 0 {

@@ -62,8 +62,8 @@ func attached(ctx context.Context, s side, out state) error {
 const (
 	nowNeedless  = "the driver needs no attaching"
 	onceNeedless = "the driver needed no attaching for some time"
-	// leftBehind begins the line of a volume that was attached to a node, where
-	// no Pod wanted it, when the driver began to need attaching again.
+	// leftBehind is the prefix of the line of a volume that was attached to a node, where no Pod wanted it, when the
+	// driver started to need attaching again.
 	leftBehind = "without a pod when the driver needed attaching again: "
 )
 
@@ -195,11 +195,10 @@ func nodes(ctx context.Context, s side, out state, wanted map[string]bool) error
 	return nil
 }
 
-// attachStates returns the state of each sequence about volumes and what is attached.
+// attachStates returns the state of each sequence about volumes and attachments.
 func attachStates(ctx context.Context, s side) (state, error) { return s.BoundStates(ctx, attached) }
 
-// attachVersions returns a text that changes with all that is compared; the
-// times of errors that come again and again are not in it.
+// attachVersions returns a text that changes with everything that is compared; it omits the times of repeated errors.
 func attachVersions(ctx context.Context, s side) (string, error) {
 	all, err := attachStates(ctx, s)
 	if err != nil {

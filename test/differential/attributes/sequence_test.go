@@ -23,7 +23,7 @@ type modifyDice struct {
 	sizes int
 }
 
-// drawModifying draws what users, administrators and drivers do around the attributes of volumes.
+// drawModifying draws actions of users, administrators and drivers on the attributes of volumes.
 func drawModifying(seed uint64, length int) sequence {
 	d := &modifyDice{dice: differential.NewDice(seed)}
 	s := sequence{Seed: seed, Ops: []op{
@@ -64,7 +64,7 @@ func (d *modifyDice) newClaim() op {
 	return newModifiable(name, differential.Pick(d, "", "", "gold", "silver"))
 }
 
-// newModifiable makes a claim that is bound to a volume with the attributes of a class; "" means no class.
+// newModifiable creates a claim that is bound to a volume with the attributes of a class; "" means no class.
 func newModifiable(name, class string) op {
 	text := fmt.Sprintf("make claim %s with attributes %q, bound to a volume", name, class)
 	return op{Text: text, Do: func(ctx context.Context, s side, space string) error {
@@ -80,8 +80,8 @@ func newModifiable(name, class string) op {
 	}}
 }
 
-// makeModifiable makes a claim that is bound to a volume, and has its attributes. It has a capacity as well: without
-// one Kubernetes' resizer dies.
+// makeModifiable creates a claim that is bound to a volume, and has its attributes. It also has a capacity: without one
+// Kubernetes' resizer panics.
 func makeModifiable(
 	ctx context.Context, s side, space string, c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume,
 ) error {
@@ -119,7 +119,7 @@ func (d *modifyDice) wish() op {
 	return wish(d.anyClaim(), class)
 }
 
-// wish lets a claim request the attributes of a class; "" means no class.
+// wish makes a claim request the attributes of a class; "" means no class.
 func wish(claim, class string) op {
 	return op{Text: fmt.Sprintf("let claim %s want attributes %q", claim, class), Do: func(
 		ctx context.Context, s side, space string,

@@ -19,7 +19,7 @@ func (d *provisioningDice) attributes() *string {
 	return ptr.To(differential.Pick(d, "gold", "gold", "silver", "missing", "strange"))
 }
 
-// changeAttributes makes or deletes one of the driver's.
+// changeAttributes creates or deletes one of the driver's classes.
 func (d *provisioningDice) changeAttributes() op {
 	name := differential.Pick(d, "gold", "silver", "silver")
 	if d.IntN(2) == 0 {

@@ -278,8 +278,7 @@ func protected(d difference, line string) bool {
 	return false
 }
 
-// keptSource says whether a line is about a claim that is gone here, while it is the
-// source of one that waits.
+// keptSource says whether a line is about a claim that is deleted here, while it is the source of one that waits.
 func keptSource(d difference, line string) bool {
 	name := claimIn(line)
 	return differential.Has(d.OnlyTheirs, "claim "+name+" ", volume.FinalizerCloning, "going=true") &&

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// TestSnapshotDiffersByDesign plays a sequence for each reason for which snapshots may differ, and wants both
-// sides to differ for it: a reason without one would be an excuse.
+// TestSnapshotDiffersByDesign plays a sequence for each reason why snapshots may differ, and requires that both sides
+// differ because of it: a reason without one would be an excuse.
 func TestSnapshotDiffersByDesign(t *testing.T) {
 	t.Parallel()
 	d := snapshotDifferential(t, false)

@@ -203,7 +203,7 @@ func mismatched(about subject, _ string) bool {
 		strings.Contains(shot, " bound=none ")
 }
 
-// unknownKey says whether the class of a snapshot has an unknown parameter, and only Kubernetes makes a content.
+// unknownKey says whether the class of a snapshot has an unknown parameter, and only Kubernetes creates a content.
 func unknownKey(about subject, _ string) bool {
 	shot := about.shotIn(about.Ours)
 	class := differential.LineOf(about.Ours, "class "+differential.Field(shot, "class=")+" ")
@@ -254,7 +254,7 @@ func leftKept(about subject, line string) bool {
 		onlyKept(differential.LineOf(about.Theirs, "claim "+claim+" "), differential.LineOf(about.Ours, "claim "+claim+" "))
 }
 
-// keptLonger says whether only volplane keeps a claim for a snapshot that is going.
+// keptLonger says whether only volplane keeps a claim for a snapshot that is being deleted.
 func keptLonger(about subject, line string) bool {
 	claim, ok := strings.CutPrefix(line, "claim ")
 	if !ok || !strings.HasSuffix(about.shotIn(about.Ours), " going=true") || about.contentIn(about.Ours) == "" {

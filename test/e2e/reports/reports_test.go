@@ -17,7 +17,7 @@ import (
 type report struct{ source, done, right, proof string }
 
 const (
-	// scripts has a script for each report that is played here, whose first lines are the report.
+	// scripts has a script for each report that is played here, which begins with the report.
 	scripts = "testdata/scripts"
 	// elsewhere has the reports that other tests play, one in each paragraph, which ends with the test.
 	elsewhere = "testdata/elsewhere.txt"

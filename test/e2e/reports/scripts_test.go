@@ -83,7 +83,7 @@ func (w *world) setup(e *testscript.Env) error {
 	return w.make(name, driver.Name())
 }
 
-// config describes a driver that can do everything, and mounts filesystems in memory.
+// config describes a driver with all capabilities, which mounts filesystems in memory.
 func config(name string) csitest.Config {
 	c := csitest.Full()
 	c.Name, c.NodeID, c.Segments, c.Snapshots = name, "id-node1", nil, []string{"given"}

@@ -75,7 +75,7 @@ func (a *Array) violation(format string, args ...any) {
 	a.violations = append(a.violations, fmt.Sprintf(format, args...))
 }
 
-// Violations describes what happened that must never happen.
+// Violations describes events that must never happen.
 func (a *Array) Violations() []string {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -117,7 +117,7 @@ func (a *Array) HoldNext(method string, afterWork bool) <-chan struct{} {
 	return a.held.reached
 }
 
-// call does the work of a call on a host. It is a violation if a call on another host is in flight.
+// call performs a call on a host. It is a violation if a call on another host is in flight.
 func (a *Array) call(ctx context.Context, host, method string, work func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -58,7 +58,7 @@ func (b *Browser) Open(t *testing.T) *Tab {
 	return tab
 }
 
-// note remembers what the browser complains of.
+// note records the browser's complaints.
 func (t *Tab) note(m message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,7 +21,7 @@ type Installation struct {
 	Base, Space string
 }
 
-// Install gives the manifests for a driver to kubectl, as an administrator does.
+// Install applies the manifests for a driver with kubectl, as an administrator would.
 func (c *Cluster) Install(ctx context.Context, t *testing.T, driver string, flags ...string) *Installation {
 	t.Helper()
 	i := &Installation{Cluster: c, T: t, Ctx: ctx, Base: manifest.Base(driver), Space: manifest.Base(driver)}

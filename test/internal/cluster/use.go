@@ -118,7 +118,7 @@ func (i *Installation) Lives(driver *csitest.Driver) {
 	})
 }
 
-// Uses makes a Pod on the node that uses a claim.
+// Uses creates a Pod on the node that uses a claim.
 func (i *Installation) Uses(pod, claim string) {
 	i.T.Helper()
 	_, err := i.Client.CoreV1().Pods("default").Create(i.Ctx, &corev1.Pod{

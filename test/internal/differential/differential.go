@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// Batch is how many sequences are played at the same time, those whose seeds
-	// it divides into the same number.
+	// Batch is the number of sequences that are played at the same time: those whose seeds give the same quotient.
 	Batch = 250
 	// Length is how much users do in a sequence.
 	Length = 10
@@ -234,7 +233,7 @@ func (d *Differential) both(do func(Side) error) error {
 	return both.Wait()
 }
 
-// step plays one op of each sequence; -1 makes the namespaces.
+// step plays one op of each sequence; -1 creates the namespaces.
 func (s Side) step(ctx context.Context, all []Sequence, spaces []string, ended []bool, step int) error {
 	var group errgroup.Group
 	group.SetLimit(20)
@@ -285,8 +284,7 @@ func compare(ours, theirs []string) string {
 	return b.String()
 }
 
-// shrink leaves out what a difference does not need, as far as it finds out in
-// time.
+// shrink removes the ops that a difference does not need, as far as time allows.
 func (d *Differential) shrink(ctx context.Context, s Sequence, difference string) (Sequence, string, error) {
 	defer func(before map[string]int) { d.Counted = before }(maps.Clone(d.Counted))
 	giveUp := time.Now().Add(shrinking)
@@ -322,7 +320,7 @@ func (s Sequence) shorter() []Sequence {
 	return out
 }
 
-// cleanUp deletes everything, so that there is room for the next batch.
+// cleanUp deletes everything, to make room for the next batch.
 func (d *Differential) cleanUp(ctx context.Context) error {
 	return d.both(func(s Side) error { return s.remove(ctx) })
 }

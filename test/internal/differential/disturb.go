@@ -19,8 +19,7 @@ const (
 	// annDisturbed is changed by a user who edits the objects that controllers work on. It
 	// is not compared.
 	annDisturbed = "example.com/disturbed"
-	// disturbances is how often each object is edited at most, edits how often after another
-	// client has written it.
+	// disturbances is how often each object is edited at most, and edits how often after each write of another client.
 	disturbances, edits = 40, 4
 )
 

@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// restartEvery is the number of batches among which one restarts the controllers. A restart affects
-// all sequences of a batch and takes seconds.
+// restartEvery is the number of batches, one of which restarts the controllers. A restart affects all sequences of a
+// batch and takes seconds.
 const restartEvery = 2
 
 // anew says how controllers are restarted around a step.
@@ -27,7 +27,7 @@ const (
 	noRestart anew = iota
 	// With meanwhile, users act while no controller runs.
 	meanwhile
-	// immediately: the controllers end as soon as users have done things.
+	// With immediately, the controllers end right after the actions of users.
 	immediately
 	// With beforehand and afterwards, they end when drivers have been called and have not answered, before or after they
 	// have done their work.

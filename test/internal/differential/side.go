@@ -43,12 +43,12 @@ type Side struct {
 	Conflicts *atomic.Int64
 	// Topic is what is compared.
 	Topic Topic
-	// Sidecars and options are what is chosen for the driver's controllers: of volplane, and of Kubernetes.
+	// Sidecars and options are the settings of the driver's controllers: of volplane, and of Kubernetes.
 	Sidecars app.Sidecars
 	Options  []string
 	// Patient says that no volume is detached by force for a timeout.
 	Patient bool
-	// MaxUnmount is how long a node may take to unmount volumes, 0 for the usual time.
+	// MaxUnmount is how long a node may take to unmount volumes, 0 means the usual time.
 	MaxUnmount time.Duration
 }
 

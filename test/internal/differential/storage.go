@@ -139,7 +139,7 @@ func (s *Storage) action(space, method, volume string) (csitest.Action, told) {
 	return csitest.Action{After: f.After, Err: status.Error(f.Code, "as the test wants")}, right
 }
 
-// keptBack records a call about a volume and a node that gets no answer, and whether its work is done.
+// keptBack records a call about a volume and a node without an answer, and whether its work is done.
 func (s *Storage) keptBack(method, volume, node string, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +222,7 @@ type memory struct {
 	// uid finds a UID in a text, space the name of a sequence, member that of a
 	// claim like those of a StatefulSet.
 	uid, space, member *regexp.Regexp
-	// Naming returns the name of the volume that is made for a claim, if it is not the usual one.
+	// Naming returns the name of the volume that is created for a claim, if it is not the usual one.
 	Naming func(types.UID) string
 }
 
@@ -232,7 +232,7 @@ type ClaimName struct{ Space, Name string }
 // Keep keeps a line that is not compared for the rest of a sequence.
 func (m *memory) Keep(space, line string) { m.asides.Store([2]string{space, Aside + line}, nil) }
 
-// addAsides adds the lines that were kept for the sequences that there are.
+// addAsides adds the kept lines of the present sequences.
 func (m *memory) addAsides(out State) {
 	m.asides.Range(func(k, _ any) bool {
 		if key := k.([2]string); out[key[0]] != nil {
@@ -255,7 +255,7 @@ func (m *memory) of(text string) ClaimName {
 	return m.Claims[types.UID(m.uid.FindString(m.usual(text)))]
 }
 
-// Volume returns the name of the volume that is made for a claim.
+// Volume returns the name of the volume that is created for a claim.
 func (m *memory) Volume(uid types.UID) string {
 	if m.Naming != nil {
 		return m.Naming(uid)

@@ -21,7 +21,7 @@ import (
 type containers struct {
 	cri.UnimplementedRuntimeServiceServer
 	cri.UnimplementedImageServiceServer
-	// dir is where images would be, logs where what containers say would be.
+	// dir is the place for images, and logs that for the output of containers.
 	dir, logs string
 
 	mu        sync.Mutex
@@ -304,7 +304,7 @@ func (c *containers) ListImages(context.Context, *cri.ListImagesRequest) (*cri.L
 	return &cri.ListImagesResponse{}, nil
 }
 
-// ImageFsInfo says that images take no room.
+// ImageFsInfo reports that images take no space.
 func (c *containers) ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
 	none := []*cri.FilesystemUsage{{
 		Timestamp: time.Now().UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: c.dir},

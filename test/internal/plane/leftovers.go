@@ -86,7 +86,7 @@ func snapshots(ctx context.Context, client kubernetes.Interface) ([]string, erro
 	for _, kind := range []string{"volumesnapshots", "volumesnapshotcontents"} {
 		raw, err := client.Discovery().RESTClient().Get().AbsPath("/apis/snapshot.storage.k8s.io/v1/" + kind).DoRaw(ctx)
 		if apierrors.IsNotFound(err) {
-			continue // the server has just started, and there have never been any
+			continue // the server has just started, and none has existed yet
 		}
 		if err != nil {
 			return nil, err
@@ -145,8 +145,8 @@ func loopsBelow(dir string) []string {
 	return out
 }
 
-// UnmountBelow removes what a process that was killed has left below a directory: its mounts, the last first, and its
-// loop devices.
+// UnmountBelow removes what a killed process has left below a directory: its mounts, the last first, and its loop
+// devices.
 func UnmountBelow(dir string) error {
 	points, err := mountsBelow(dir)
 	for _, point := range slices.Backward(points) {

@@ -51,8 +51,7 @@ func FreeAddress(host string) string {
 // Plane is a running `volplaned up`.
 type Plane struct {
 	Dir string
-	// Took is the time from the start of the process to its word that
-	// everything works.
+	// Took is the time from the start of the process to its report that everything works.
 	Took time.Duration
 
 	cmd    *exec.Cmd
@@ -68,7 +67,7 @@ func Start(ctx context.Context, dir string, flags ...string) (*Plane, error) {
 }
 
 // StartUnder is Start with words that begin the command: a program that becomes volplaned, such as nsenter with its
-// arguments, so that signals reach volplaned itself.
+// arguments, because signals must reach volplaned itself.
 func StartUnder(ctx context.Context, under []string, dir string, flags ...string) (*Plane, error) {
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

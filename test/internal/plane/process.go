@@ -47,8 +47,8 @@ func RunIn(namespace, log, program string, args ...string) (*Process, error) {
 	return p, p.Restart()
 }
 
-// In returns the words that begin the command of a program in a network namespace of that name. `ip netns exec` would
-// give it a mount namespace, too.
+// In returns the words that begin the command of a program in a network namespace with that name. `ip netns exec` would
+// also give it a mount namespace.
 func In(namespace string) []string { return []string{"nsenter", "--net=/run/netns/" + namespace} }
 
 // Restart starts the program with the same arguments after it ended.

@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// Options says what a driver is and where.
+// Options describes a driver and its place.
 type Options struct {
 	// Name is the driver's, NodeID what it calls the host.
 	Name, NodeID string

@@ -90,7 +90,7 @@ var TheirBinder = []string{
 	"persistentvolumeclaim-protection-controller",
 }
 
-// StartDriver starts a driver that can do everything, without topology, and connects to it.
+// StartDriver starts a driver with all capabilities, without topology, and connects to it.
 func StartDriver(t *testing.T, change ...func(*csitest.Config)) (*csitest.Driver, *csi.Set) {
 	t.Helper()
 	config := csitest.Full()

@@ -23,7 +23,7 @@ func Again(do func() error) error {
 	return nil
 }
 
-// Unmet repeats what fails because a controller was quicker.
+// Unmet repeats an operation that failed because a controller was quicker.
 func Unmet(do func() error) error {
 	for {
 		if err := do(); !Conflict(err) {
