@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// tick is etcd's tick, of which an idle process needs two per wake-up. The start waits for the election, which a
-	// single member wins with the first tick.
+	// tick is the interval of etcd's clock, which wakes an idle process twice each time. The start waits for the
+	// election, which a single member wins with the first tick.
 	tick = 100 * time.Millisecond
 	// commitInterval is the longest time until the database's file has a write. Until then it is in the log, which is
 	// synced before a write is answered.

@@ -62,8 +62,8 @@ func TestNodeUnit(t *testing.T) {
 	}
 }
 
-// TestDriverUnit: a shell reads the command in a driver's systemd unit, and the unit leaves mounts and their servers to the
-// host.
+// TestDriverUnit: a shell reads the command in a driver's systemd unit, and the unit leaves mounts and their servers to
+// the host.
 func TestDriverUnit(t *testing.T) {
 	data, err := os.ReadFile(driverUnitFile)
 	if err != nil {
