@@ -105,7 +105,7 @@ func TestWorkersOfThePace(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		if most.Load() != chosen {
-			t.Errorf("%d at once, want %d", most.Load(), chosen)
+			t.Errorf("%d at the same time, want %d", most.Load(), chosen)
 		}
 	})
 }

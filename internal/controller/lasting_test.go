@@ -55,7 +55,7 @@ func TestLastingStates(t *testing.T) {
 				}
 				pass(time.Minute)
 				if !slices.Equal(told, c.told) || len(c2.lasting.since) != 0 {
-					t.Errorf("told at %v, want %v; remembered is %v", told, c.told, c2.lasting.since)
+					t.Errorf("reported at %v, want %v; remembered: %v", told, c.told, c2.lasting.since)
 				}
 			})
 		})

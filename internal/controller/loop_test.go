@@ -95,7 +95,7 @@ func TestFailuresAreTold(t *testing.T) {
 			pass(time.Minute)
 			synctest.Wait()
 			if tries != 3 || told.Load() != want {
-				t.Errorf("%v: %d tries, told %d times, want %d", err, tries, told.Load(), want)
+				t.Errorf("%v: %d tries, logged %d times, want %d", err, tries, told.Load(), want)
 			}
 		})
 	}
@@ -124,10 +124,10 @@ func TestWaitingIsTold(t *testing.T) {
 		pass(time.Hour)
 		synctest.Wait()
 		if want := []time.Duration{laneWaitReported, laneWaitReported + laneWaitPause}; !slices.Equal(told, want) {
-			t.Errorf("told after %v, want %v", told, want)
+			t.Errorf("reported after %v, want %v", told, want)
 		}
 		if why.Reason != volume.ReasonDriverBusy || why.Next != volume.Driver("d") {
-			t.Errorf("told %+v", why)
+			t.Errorf("reported %+v", why)
 		}
 	})
 }

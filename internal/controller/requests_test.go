@@ -41,7 +41,7 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s: for b is asked %q, want %q", s.name, got, s.b)
 		}
 		if !slices.Equal(woken, s.woken) || r.Served("d", "n") != s.serve || r.Served("e", "n") {
-			t.Errorf("%s: told of %v, want %v; serves d: %v, e: %v", s.name, woken, s.woken, r.Served("d", "n"),
+			t.Errorf("%s: notified of %v, want %v; serves d: %v, e: %v", s.name, woken, s.woken, r.Served("d", "n"),
 				r.Served("e", "n"))
 		}
 	}

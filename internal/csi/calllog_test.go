@@ -70,7 +70,7 @@ func TestEachCallIsTold(t *testing.T) {
 			_ = d.call(ctx, method, request, answer)
 			if isQuestion(method) {
 				if d.log.Len() > 0 {
-					t.Errorf("a question is told: %s", d.log.String())
+					t.Errorf("an identifying call is logged: %s", d.log.String())
 				}
 				continue
 			}
@@ -100,18 +100,18 @@ func TestRepeatedFailures(t *testing.T) {
 			t.Error(text)
 		}
 		if text := all.delete(t.Context(), "v1"); !strings.Contains(text, fmt.Sprintf("attempt=%d ", i)) {
-			t.Errorf("debugging tells nothing of attempt %d: %s", i, text)
+			t.Errorf("attempt %d is not logged at debug level: %s", i, text)
 		}
 	}
 	if fmt.Sprint(at) != "[1 2 4 8 16]" {
-		t.Errorf("told of attempts %v", at)
+		t.Errorf("logged attempts %v", at)
 	}
 	if text := d.delete(t.Context(), "v2"); !strings.Contains(text, "id=v2 attempt=1 ") {
 		t.Errorf("another volume: %q", text)
 	}
 	d.answer = func(context.Context) error { return nil }
 	if text := d.delete(t.Context(), "v1"); text != "" {
-		t.Errorf("what is done at once is told: %s", text)
+		t.Errorf("a quick success is logged: %s", text)
 	}
 	d.answer = failing
 	if text := d.delete(t.Context(), "v1"); !strings.Contains(text, "attempt=1 ") {
@@ -135,7 +135,7 @@ func TestManyFailures(t *testing.T) {
 		}
 		<-time.After(failingLife + time.Second)
 		if text := d.delete(t.Context(), "new"); !strings.Contains(text, "id=new attempt=1 ") {
-			t.Errorf("what has not failed for long takes the place of others: %q", text)
+			t.Errorf("old failures take the place of new ones: %q", text)
 		}
 	})
 }

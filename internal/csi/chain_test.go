@@ -243,7 +243,7 @@ func TestSet(t *testing.T) {
 	cancel()
 	s.Put(b)
 	if want := []string{"b", "a", "a"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+		t.Errorf("reported %q, want %q", told, want)
 	}
 	s.Remove(a)
 	if d, _ := s.Get("a"); d != newer {
@@ -252,7 +252,7 @@ func TestSet(t *testing.T) {
 	s.Remove(newer)
 	s.Remove(newer)
 	if want := []string{"b true", "a true", "a true", "b true", "a false"}; !slices.Equal(there, want) {
-		t.Errorf("told that it is there: %q, want %q", there, want)
+		t.Errorf("reported as existing: %q, want %q", there, want)
 	}
 	if names := s.Names(); !slices.Equal(names, []string{"b"}) {
 		t.Errorf("names %q, want b", names)
@@ -281,7 +281,7 @@ func TestMeter(t *testing.T) {
 		d.Name() + " /csi.v1.Identity/GetPluginCapabilities OK", d.Name() + " /csi.v1.Controller/DeleteVolume Internal",
 	} {
 		if told[want] != 1 {
-			t.Errorf("%q is told %d times in %v", want, told[want], told)
+			t.Errorf("%q is reported %d times in %v", want, told[want], told)
 		}
 	}
 }

@@ -23,10 +23,10 @@ func TestADriverThatIsBackIsTold(t *testing.T) {
 		select {
 		case name := <-told:
 			if name != d.Name() {
-				t.Errorf("told of %q", name)
+				t.Errorf("notified of %q", name)
 			}
 		case <-ctx.Done():
-			t.Fatal("a driver that is back is not told")
+			t.Fatal("no notification of a driver that is back")
 		}
 	}
 	other := csitest.Start(t, csitest.Full())
@@ -38,10 +38,10 @@ func TestADriverThatIsBackIsTold(t *testing.T) {
 		select {
 		case name := <-told:
 			if name != other.Name() {
-				t.Errorf("told of %q, which has gone", name)
+				t.Errorf("notified of %q, which has left the set", name)
 			}
 		case <-ctx.Done():
-			t.Fatal("nothing is told")
+			t.Fatal("no notification")
 		}
 		other.Restart()
 	}

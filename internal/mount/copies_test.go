@@ -110,7 +110,7 @@ func TestFindCopiesPartialView(t *testing.T) {
 	script := `mount --bind "$1" /mnt; exec chroot /usr /bin/sh -c "echo ready; read x"`
 	end = holder(t, elsewhere("private", script), target)
 	if found, err := FindCopies(t.Context(), Inside(target)); err != nil || !found.Of(point) {
-		t.Errorf("beside nobody who sees all: %v, %v", found.Of(point), err)
+		t.Errorf("without a process that sees everything: %v, %v", found.Of(point), err)
 	}
 	end()
 }

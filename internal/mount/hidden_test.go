@@ -116,7 +116,7 @@ func TestHidden(t *testing.T) {
 			b.must(os.MkdirAll(b.target, 0o700))
 			b.must(unix.Mount("anew", b.target, "tmpfs", 0, ""))
 			if p, mounted, err := b.table.At(b.target); err != nil || !mounted || p.Source != "anew" {
-				t.Errorf("what is mounted anew: %+v, %v, %v", p, mounted, err)
+				t.Errorf("the new mount: %+v, %v, %v", p, mounted, err)
 			}
 			b.stays()
 			for _, at := range c.covers(b) {

@@ -20,7 +20,7 @@ func unpacked(t *testing.T) string {
 	}
 	for _, p := range packages {
 		if p.Version == "" || len(p.SHA256) != 64 {
-			t.Errorf("%+v is not told whole", p)
+			t.Errorf("%+v is incomplete", p)
 		}
 	}
 	files, err := tools.Select(filepath.Join(dir, "root"))

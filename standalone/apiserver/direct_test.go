@@ -133,7 +133,7 @@ func TestDirectMayBreakOff(t *testing.T) {
 	t.Parallel()
 	_, err := through(t.Context(), t, nil, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	if err == nil {
-		t.Error("a handler that breaks off at once: no error")
+		t.Error("a handler that aborts immediately: no error")
 	}
 	r, err := through(t.Context(), t, nil, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half")

@@ -52,7 +52,7 @@ func TestDamagedDirectory(t *testing.T) {
 			t.Errorf("%d lines are more than a screen", lines)
 		}
 		if _, err := os.Stat(c.gone); c.gone != "" && !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s was made anew", c.gone)
+			t.Errorf("%s was created again", c.gone)
 		}
 		before()
 	}

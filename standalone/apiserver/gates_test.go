@@ -59,7 +59,7 @@ func TestHealthIsServed(t *testing.T) {
 		_, err := node.StorageV1().CSINodes().UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
 		c = must(admin.StorageV1().CSINodes().Get(t.Context(), name, metav1.GetOptions{}))(t)
 		if kept := len(c.Status.StorageHealth) == 1; kept != want || apierrors.IsForbidden(err) == want {
-			t.Errorf("node n1 tells of the storage of %s: %v, kept: %v", name, err, kept)
+			t.Errorf("node n1 reports the storage of %s: %v, kept: %v", name, err, kept)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func (m *hostModel) judge(request, verb, path string, answer []byte) {
 	switch {
 	case verb == "GET":
 		if others && (path == secretsPath || path == intentsPath) {
-			m.t.Errorf("%s\nit reads what is of others", request)
+			m.t.Errorf("%s\nit reads an object of another owner", request)
 		}
 		return
 	case others:
@@ -68,12 +68,12 @@ func (m *hostModel) unchanged(path string) {
 	for _, now := range m.list(path[:i]) {
 		if nameOf(now) == path[i+1:] {
 			if !equality.Semantic.DeepEqual(now, m.theirs[path]) {
-				m.t.Errorf("%s is of others and was changed:\n%v\n%v", path, m.theirs[path], now)
+				m.t.Errorf("%s belongs to another owner and was changed:\n%v\n%v", path, m.theirs[path], now)
 			}
 			return
 		}
 	}
-	m.t.Errorf("%s is of others and is gone", path)
+	m.t.Errorf("%s belongs to another owner and is gone", path)
 }
 
 // volume fails the test if a volume of the host refers to a claim, Secrets, data or a place that belong to others.
@@ -87,7 +87,7 @@ func (m *hostModel) volume(name string) {
 	ref := v.Spec.ClaimRef
 	mine := map[string][]string{ownDriver: {"mine", "mine-too"}, sharedDriver: {"lent-to-me"}}
 	if ref.Namespace != "default" || !slices.Contains(mine[csi.Driver], ref.Name) {
-		m.t.Errorf("volume %s of driver %s is for claim %s/%s of others", name, csi.Driver, ref.Namespace, ref.Name)
+		m.t.Errorf("volume %s of driver %s is for another owner's claim %s/%s", name, csi.Driver, ref.Namespace, ref.Name)
 		return
 	}
 	claims := m.admin.CoreV1().PersistentVolumeClaims("default")
@@ -131,6 +131,6 @@ func (m *hostModel) capacity(name string) {
 	t := c.NodeTopology
 	here := t != nil && t.MatchLabels["disk"] != "" && t.MatchLabels["disk"] != "n2"
 	if c.StorageClassName != "shared" && (c.StorageClassName != "own" || !here) {
-		m.t.Errorf("it tells what is free of class %q at %v", c.StorageClassName, t)
+		m.t.Errorf("it publishes the capacity of class %q at %v", c.StorageClassName, t)
 	}
 }

@@ -51,9 +51,9 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if strings.Count(text, "# TYPE workqueue_depth ") != 1 {
-		t.Error("a metric of both is told twice")
+		t.Error("a metric of both is served twice")
 	}
 	if _, err := get("somebody"); !apierrors.IsForbidden(err) {
-		t.Errorf("somebody without the right reads them: %v", err)
+		t.Errorf("a user without the right reads them: %v", err)
 	}
 }

@@ -193,7 +193,7 @@ func TestOnlyHealthIsPublic(t *testing.T) {
 	got, err := standalonetest.Client(t, s, "").AuthenticationV1().TokenReviews().Create(t.Context(), review,
 		metav1.CreateOptions{})
 	if err != nil || got.Status.Authenticated {
-		t.Errorf("review of an empty token: %+v, %v; want nobody", got.Status, err)
+		t.Errorf("review of an empty token: %+v, %v; want no user", got.Status, err)
 	}
 }
 

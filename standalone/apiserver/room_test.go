@@ -108,7 +108,7 @@ func (w world) fill(prefix string) (names [][2]string) {
 			w.turn()
 		}
 	}
-	w.Fatal("nobody refuses")
+	w.Fatal("no write is refused")
 	return nil
 }
 
@@ -150,7 +150,7 @@ func TestFullDatabase(t *testing.T) {
 	w.makeSpaces()
 	names := w.fill("a")
 	if r := told(t.Context(), t, w.c); !r.Refuses || r.Reason != "DatabaseFull" || r.Used <= r.Limit || r.Limit == 0 {
-		t.Errorf("told %+v", r)
+		t.Errorf("report %+v", r)
 	}
 	if err := keep(t, standalonetest.Client(t, s, "system:volplane:test", "system:masters"), "own"); err != nil {
 		t.Errorf("what the control plane has begun: %v", err)
@@ -187,7 +187,7 @@ func TestRoomHasTheNewestBackup(t *testing.T) {
 	}
 	want := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	if r := told(t.Context(), t, c); r.Backup == nil || !r.Backup.Equal(want) {
-		t.Errorf("the newest backup is told as %v", r.Backup)
+		t.Errorf("the newest backup is reported as %v", r.Backup)
 	}
 	ask := func(c kubernetes.Interface, verb string) error {
 		return c.Discovery().RESTClient().Verb(verb).AbsPath(room.Path).Do(t.Context()).Error()
@@ -204,9 +204,9 @@ func TestRoomHasTheNewestBackup(t *testing.T) {
 func plausible(t *testing.T, r room.Report) {
 	t.Helper()
 	if r.Used <= 0 || r.Size < r.Used || r.Limit <= r.Used || r.Free <= 0 || r.Total < r.Free || r.Refuses {
-		t.Errorf("told %+v", r)
+		t.Errorf("report %+v", r)
 	}
 	if r.Backup != nil {
-		t.Errorf("there is no backup, and told is %s", r.Backup)
+		t.Errorf("there is no backup, but the report has %s", r.Backup)
 	}
 }

@@ -27,7 +27,7 @@ func TestALinkWorksOnce(t *testing.T) {
 	}
 	status, _, header := ask(t, second, http.MethodHead, link, nil)
 	if status != http.StatusOK || header["Set-Cookie"] != nil {
-		t.Errorf("a look at the link: %d %v", status, header)
+		t.Errorf("HEAD of the link: %d %v", status, header)
 	}
 	_, _, header = get(t, second, link, nil)
 	cookie := header.Get("Set-Cookie")

@@ -137,11 +137,11 @@ func TestOneLookForAllTabs(t *testing.T) {
 		}
 	}
 	if n := plane.looks.Load() - before; n != 1 {
-		t.Errorf("one change was looked at %d times", n)
+		t.Errorf("one change was read %d times", n)
 	}
 	status, body, _ := get(t, client, root+"claims", nil)
 	if status != http.StatusOK || !strings.Contains(body, tabs[0].id) || plane.looks.Load() != before+1 {
-		t.Errorf("who asks for the page has it looked at again: %d", plane.looks.Load())
+		t.Errorf("a request for the page reads again: %d", plane.looks.Load())
 	}
 }
 
@@ -274,7 +274,7 @@ func TestWhatThisHostSays(t *testing.T) {
 		}
 		before := plane.looks.Load()
 		if seen(time.Hour, "not connected") || plane.looks.Load() != before {
-			t.Errorf("%d looks at what stays the same", plane.looks.Load()-before)
+			t.Errorf("%d reads without a change", plane.looks.Load()-before)
 		}
 		if down.Store(true); !seen(2*tick, "not connected") {
 			t.Error("a driver that died is shown as connected")
@@ -287,7 +287,7 @@ func TestWhatThisHostSays(t *testing.T) {
 			t.Errorf("who asks is shown what was: %v", err)
 		}
 		if n := plane.looks.Load() - before; n != 3 {
-			t.Errorf("three changes were looked at %d times", n)
+			t.Errorf("three changes were read %d times", n)
 		}
 		release()
 		l.end()

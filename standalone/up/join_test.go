@@ -200,7 +200,7 @@ func (f *first) keepsSecrets(invitations ...string) {
 	}
 	for i, secret := range secrets {
 		if len(secret) < 20 || strings.Contains(said, secret) {
-			f.t.Errorf("secret %d was said, or is none", i)
+			f.t.Errorf("secret %d was shown, or is empty", i)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func TestJoin(t *testing.T) {
 
 	empty := standalonetest.StartMembers(t, 1).Options
 	if s, err := f.tryStart(o.DataDir, empty, ""); err == nil || !strings.Contains(err.Error(), "has had objects") {
-		t.Errorf("it begins anew in another store: %v", err)
+		t.Errorf("it starts empty in another store: %v", err)
 		s.Stop()
 	}
 	f.serves(o, func(c kubernetes.Interface) {

@@ -49,7 +49,7 @@ func (l *foreignLife) refusalTold() error {
 	// The exit code says that the claim waits, and is not an error.
 	out, _ := l.output("volplane", "why", "pvc/data", "-o", "json")
 	if words := regexp.MustCompile(l.refuses); !words.Match(out) {
-		return fmt.Errorf("why does not tell %s:\n%s", words, out)
+		return fmt.Errorf("why does not show %s:\n%s", words, out)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func TestGoodStartsAndEndsAreQuiet(t *testing.T) {
 					t.Fatal(err)
 				}
 				if program != "small" && !strings.Contains(string(text), test.has) {
-					t.Errorf("%s does not tell of %s", program, test.has)
+					t.Errorf("%s does not log %s", program, test.has)
 				}
 				for line := range strings.Lines(string(text)) {
 					if !test.right(program, line) && !isCanceledRead(line) {

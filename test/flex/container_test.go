@@ -62,7 +62,7 @@ exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"`
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("told to end: %v\n%s", err, &said)
+		t.Errorf("asked to stop: %v\n%s", err, &said)
 	}
 	// Then a container is killed.
 	const grace = 30 * time.Second

@@ -73,7 +73,7 @@ func TestForceDetachIsForbidden(t *testing.T) {
 		moved.Store(int64(waited))
 		look(t, c, va.Name)
 		if waited < 6*time.Minute && len(told) > 0 {
-			t.Errorf("told after %s: %v", waited, <-told)
+			t.Errorf("an event after %s: %v", waited, <-told)
 		}
 	}
 	if _, err := client.StorageV1().VolumeAttachments().Get(t.Context(), va.Name, metav1.GetOptions{}); err != nil {
@@ -85,11 +85,11 @@ func TestForceDetachIsForbidden(t *testing.T) {
 		kinds[e.InvolvedObject.Kind]++
 		if e.Type != corev1.EventTypeWarning || !strings.Contains(e.Message, "--disable-force-detach-on-timeout") ||
 			!strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
-			t.Errorf("told: %+v", e)
+			t.Errorf("event: %+v", e)
 		}
 	}
 	if kinds["VolumeAttachment"] != 1 || kinds["Node"] != 1 {
-		t.Errorf("told of %v", kinds)
+		t.Errorf("events about %v", kinds)
 	}
 }
 
@@ -298,14 +298,14 @@ func TestWaits(t *testing.T) {
 	m.cancelUnmount("u")
 	if left := m.awaitUnmount("u", start.Add(time.Hour)); left != attach.MaxUnmount ||
 		m.overdue("u", start.Add(time.Hour)) {
-		t.Errorf("a wait that begins anew lasts %s", left)
+		t.Errorf("a new wait lasts %s", left)
 	}
 	for _, forget := range []func(types.UID){m.cancelUnmount, m.forgetAttachment} {
 		if m.addWarning("u", "v", "stuck"); m.addWarning("u", "v", "stuck") {
-			t.Error("the same is told twice")
+			t.Error("the same event is recorded twice")
 		}
 		if forget("u"); len(m.warnings) > 0 {
-			t.Error("what was told of a wait that is over is remembered")
+			t.Error("the event of a finished wait is remembered")
 		}
 	}
 	m.startDeletion("u")

@@ -270,7 +270,7 @@ func (w *world) patches(want ...string) {
 	w.Helper()
 	got := slices.DeleteFunc(kubetest.Writes(w.Own), func(line string) bool { return !strings.HasPrefix(line, "patch ") })
 	if diff := cmp.Diff(want, got, kubetest.Whole()); diff != "" {
-		w.Errorf("nodes were told (-want +got):\n%s", diff)
+		w.Errorf("volumesAttached (-want +got):\n%s", diff)
 	}
 }
 

@@ -56,7 +56,7 @@ func testNodeFails(t *testing.T) {
 		synctest.Wait()
 		r, err := life.Reconcile(t.Context(), kubetest.KeyOf("node/n1"))
 		if err != nil || r.After != want {
-			t.Errorf("it is looked at after %s, want %s: %v", r.After, want, err)
+			t.Errorf("it is reconciled again after %s, want %s: %v", r.After, want, err)
 		}
 		api.Told(told...)
 		api.Forget()
@@ -116,7 +116,7 @@ func testOptions(t *testing.T) {
 	}()
 	synctest.Wait()
 	if len(asked) != 2 {
-		t.Errorf("%d volumes are asked about at once", len(asked))
+		t.Errorf("%d volumes are queried at the same time", len(asked))
 	}
 	if r := <-done; r.After != o.Every || time.Since(begin) != o.Timeout {
 		t.Errorf("it ends after %s, and comes again after %s", time.Since(begin), r.After)

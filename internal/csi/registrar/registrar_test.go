@@ -124,7 +124,7 @@ func (a *run) agent() registerapi.RegistrationClient {
 func (a *run) tell(status *registerapi.RegistrationStatus) {
 	a.t.Helper()
 	if _, err := a.agent().NotifyRegistrationStatus(a.t.Context(), status); err != nil {
-		a.t.Errorf("it was told %v: %v", status, err)
+		a.t.Errorf("it was notified of %v: %v", status, err)
 	}
 }
 
