@@ -52,7 +52,7 @@ func newSandbox(t *testing.T) *sandbox {
 	mount(filepath.Join(s.root, "dev"), "--bind", "/dev")
 	mount(filepath.Join(s.root, "run"), "-t", "tmpfs", "tmpfs")
 	s.run("mkdir", "-p", "/run/systemd/system")
-	// These are files of a test machine that keep packages from starting services.
+	// A test machine may have this file, which keeps packages from starting services.
 	s.run("rm", "-f", "/usr/sbin/policy-rc.d")
 	s.write("/usr/bin/systemctl", hostStub, 0o755)
 	return s

@@ -59,7 +59,7 @@ func (a ask) problem() string {
 	return ""
 }
 
-// target is what the driver is asked about.
+// target is the snapshot of a driver call.
 type target struct {
 	handle  string
 	secrets map[string]string

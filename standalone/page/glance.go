@@ -78,7 +78,7 @@ func (g glance) explain(o object) (chain.Chain, bool) {
 	return k.Tell(g.walk, o.ns, o.name)
 }
 
-// query is what a list is asked for.
+// query has the parameters of a list.
 type query struct {
 	page       int
 	find, node string

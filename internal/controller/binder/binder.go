@@ -389,7 +389,7 @@ func (b *busy) has(name string) bool {
 	return in
 }
 
-// end removes a volume, and says whether it was asked for.
+// end removes a volume, and says whether it was requested in between.
 func (b *busy) end(name string) (asked bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -44,7 +44,7 @@ func (k Keeping) Run(ctx context.Context) error {
 		d, err = k.once(ctx, d)
 	}
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // an end that was asked for is no failure
+		return nil //nolint:nilerr // a requested end is not a failure
 	}
 	return err
 }

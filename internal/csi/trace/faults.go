@@ -48,7 +48,7 @@ type Planted struct {
 
 func newFaults() *faults {
 	return &faults{drivers: map[string]*planted{}, roll: func() float64 {
-		return 100 * rand.Float64() //nolint:gosec // which calls fail is no secret
+		return 100 * rand.Float64() //nolint:gosec // which calls fail is not secret
 	}}
 }
 

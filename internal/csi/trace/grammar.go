@@ -107,7 +107,7 @@ func (f *Fault) parseEffect(words []string) ([]string, error) {
 		}
 		wait, err := time.ParseDuration(rest[0])
 		if err != nil {
-			return rest, nil //nolint:nilerr // it is no duration but says how often
+			return rest, nil //nolint:nilerr // it is not a duration but a probability or a count
 		}
 		if wait <= 0 || wait > MaxFor {
 			return rest, fmt.Errorf("%s is no time to hang: want one of at most %s", rest[0], MaxFor)

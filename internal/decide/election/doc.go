@@ -7,7 +7,7 @@
 // Why never two work. Take a lease L that process A needs, and any other process B that wants it, be it of this package
 // or of client-go. B may write L in three cases.
 //
-//  1. L has no holder. A has given it back, which it does after its work has ended, or somebody has deleted it: then A
+//  1. L has no holder. A has given it back, which it does after its work has ended, or a user has deleted it: then A
 //     sees that, and stops if it cannot create it again.
 //  2. B has not seen L change for the duration that L records. A has begun its last renewal before B saw it, and its
 //     deadline is shorter than that duration, so A has stopped. Only durations are compared, never two clocks.

@@ -71,7 +71,7 @@ func (o Options) Ask(
 	return out
 }
 
-// NoteAsked writes to a content how the driver is asked.
+// NoteAsked records the driver request in a content.
 func NoteAsked[C Object[C]](a Asked, content C) C {
 	content = Noted(content, volume.AnnSnapshotParameters, a.Parameters)
 	content = Noted(content, volume.AnnSnapshotTopologies, a.Topologies)

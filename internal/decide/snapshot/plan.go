@@ -34,7 +34,7 @@ const (
 	Release
 )
 
-// Request is what a driver is asked for.
+// Request is the content of a driver call.
 type Request struct {
 	// Name is the name of what is taken from the volumes with the handles Sources: a snapshot has one source, a group any
 	// number.

@@ -22,7 +22,7 @@ type Facts struct {
 	// Controllers are those to run. ChoseControllers means that the user chose them.
 	Controllers      []string
 	ChoseControllers bool
-	// Args are arguments of the controllers that were asked for.
+	// Args are arguments of the controllers that the user gave.
 	Args []string
 	// Found is the CSIDriver; nil if there is none.
 	Found *storagev1.CSIDriver

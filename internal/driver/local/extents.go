@@ -18,7 +18,7 @@ const (
 	extentLast      = 0x1
 	extentUncertain = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
 	extentUnwritten = 0x800
-	// extentsAtOnce is how many extents are asked for at a time.
+	// extentsAtOnce is the number of extents per call.
 	extentsAtOnce = 256
 )
 

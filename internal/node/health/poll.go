@@ -24,7 +24,7 @@ const askTimeout = 10 * time.Second
 // asks has the queries that a driver supports.
 type asks struct{ stats, health bool }
 
-// place is where a driver is asked about a volume.
+// place is the path with which a driver is called about a volume.
 type place struct {
 	path string
 	// published means that the volume can be seen there; otherwise its publishing was only attempted.
