@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// chart makes the archive of the Helm chart, which has the version of the release and asks for its images.
+// chart makes the archive of the Helm chart, which has the version of the release and refers to its images.
 func (r *release) chart(context.Context) error {
 	from := os.DirFS(filepath.Join(r.root, "charts", volplane))
 	var files tree.Tree
@@ -54,8 +54,7 @@ func (r *release) versioned(text []byte) ([]byte, error) {
 	return text, nil
 }
 
-// chartVersion returns a version of the source, as git describes it, as one of a chart, which helm wants to be a
-// semantic one.
+// chartVersion returns a version of the source, from git describe, as that of a chart, which must be semantic for helm.
 func chartVersion(described string) string {
 	v := strings.TrimPrefix(described, "v")
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+`).MatchString(v) {

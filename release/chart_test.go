@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checkChart wants helm to accept the archive of the chart and to ask for the release's image.
+// checkChart requires that helm accepts the archive of the chart, which refers to the release's image.
 func checkChart(t *testing.T, r *release) {
 	helm := filepath.Join(r.root, "bin", "helm")
 	archive := only(t, r, "volplane-*.tgz")
@@ -22,7 +22,7 @@ func checkChart(t *testing.T, r *release) {
 	}
 }
 
-// TestChartVersion wants a semantic version of whatever git describes.
+// TestChartVersion: every output of git describe gives a semantic version.
 func TestChartVersion(t *testing.T) {
 	for described, want := range map[string]string{
 		"v0.1.0": "0.1.0", "v0.1.0-rc.1": "0.1.0-rc.1", "v0.1.0-3-gabcdef0-dirty": "0.1.0-3-gabcdef0-dirty",
@@ -34,7 +34,7 @@ func TestChartVersion(t *testing.T) {
 	}
 }
 
-// checkLicenses wants the licences of modules of all programs, in all results that have programs.
+// checkLicenses requires the licences of the modules of all programs, in all results with programs.
 func checkLicenses(t *testing.T, r *release) {
 	for _, want := range []string{
 		"k8s.io/kubernetes v", "k8s.io/client-go v", "google.golang.org/grpc v", "github.com/inconshreveable/mousetrap v",

@@ -10,7 +10,7 @@ import (
 // thirdParty is the name of the file with the licences of modules.
 const thirdParty = "THIRD-PARTY-LICENSES"
 
-// collect reads the licences of all that the programs are built of.
+// collect reads the licences of everything that the programs are built from.
 func (r *release) collect(ctx context.Context) error {
 	builds := []licenses.Build{
 		{Dir: r.root, Packages: []string{"./cmd/volplane", "./cmd/volplane-node-sidecars"}, System: "linux"},

@@ -16,10 +16,10 @@ import (
 // sumsFile has the sums of all other results.
 const sumsFile = "SHA256SUMS"
 
-// signed is what ssh-keygen appends to the name of a file that it signs.
+// signed is the suffix that ssh-keygen appends to the name of a signed file.
 const signed = ".sig"
 
-// contents writes what is in the results: the modules of each program, and the packages in the node's image.
+// contents writes the list of contents: the modules of each program, and the packages in the node's image.
 func (r *release) contents(context.Context) error {
 	doc, err := r.list(append(r.built(programs()), r.plugins()...), r.tools)
 	if err != nil {
@@ -28,7 +28,7 @@ func (r *release) contents(context.Context) error {
 	return r.write("volplane-"+r.tag()+".cdx.json", doc)
 }
 
-// built returns programs as they were built. Their modules are the same on all architectures.
+// built returns the built programs. Their modules are the same on all architectures.
 func (r *release) built(all []program) []sbom.Program {
 	var out []sbom.Program
 	for _, p := range all {

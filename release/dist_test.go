@@ -14,7 +14,7 @@ import (
 )
 
 // TestRelease makes a release for this machine's architecture, twice in different directories, and uses each part of
-// it.
+// the result.
 func TestRelease(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	root, err := filepath.Abs("..")
@@ -26,7 +26,7 @@ func TestRelease(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "another", "place")
 	copySource(t, root, elsewhere)
 	r, again := planned(t, root, key), planned(t, elsewhere, "")
-	// One after the other: the second finds in Go's cache what the first has compiled.
+	// They run one after the other: the second uses Go's cache of the first.
 	for _, one := range []*release{r, again} {
 		if err := one.make(t.Context()); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// planned returns a release of the source in root for this machine's architecture, which is not made yet.
+// planned returns a release of the source in root for this machine's architecture, which has not been made yet.
 func planned(t *testing.T, root, key string) *release {
 	t.Helper()
 	r, err := parse([]string{
@@ -76,7 +76,7 @@ func shellIn(t *testing.T, in []byte, name string, args ...string) string {
 	return out
 }
 
-// attempt runs a program, and returns what it prints and how it fails.
+// attempt runs a program, and returns its output and its error.
 func attempt(ctx context.Context, in []byte, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = bytes.NewReader(in)
@@ -97,7 +97,7 @@ func only(t *testing.T, r *release, pattern string) string {
 	return found[0]
 }
 
-// checkSums wants the sum of each result, as sha256sum reads it.
+// checkSums requires the sum of each result, in the format of sha256sum.
 func checkSums(t *testing.T, r *release) {
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", sumsFile)
 	cmd.Dir = r.out
@@ -115,7 +115,7 @@ func checkSums(t *testing.T, r *release) {
 	}
 }
 
-// checkSignature wants a signature that ssh-keygen verifies, and not for another list.
+// checkSignature requires a signature that ssh-keygen verifies for this list, but not for another one.
 func checkSignature(t *testing.T, r *release, key string) {
 	public, err := os.ReadFile(key + ".pub")
 	if err != nil {
@@ -149,7 +149,7 @@ func copySource(t *testing.T, from, to string) {
 	shellIn(t, []byte(packed), "tar", "-C", to, "-xf", "-")
 }
 
-// same wants two directories to have the same files.
+// same requires that two directories have the same files.
 func same(t *testing.T, a, b string) {
 	t.Helper()
 	sums := func(dir string) map[string]string {

@@ -21,7 +21,7 @@ var copyrightText string
 //go:embed lintian.txt
 var lintianText string
 
-// completeScript is what kubectl runs to complete the arguments of its plugin.
+// completeScript is the script that kubectl runs to complete the arguments of its plugin.
 const completeScript = "#!/bin/sh\nexec kubectl-why_volume __complete \"$@\"\n"
 
 // hosts makes the archives and packages.
@@ -50,7 +50,7 @@ func (r *release) hosts(ctx context.Context) error {
 	return nil
 }
 
-// archive makes the archive that is unpacked below /usr/local.
+// archive makes the archive for unpacking below /usr/local.
 func (r *release) archive(arch string, files tree.Tree) error {
 	for _, name := range []string{"LICENSE", "CHANGELOG.md"} {
 		data, err := os.ReadFile(filepath.Join(r.root, name))
@@ -136,7 +136,7 @@ func (r *release) units(prefix string) (tree.Tree, error) {
 	return out, nil
 }
 
-// shared returns the files that are the same on all architectures: what volplane says of itself.
+// shared returns the files that are the same on all architectures: volplane's own output.
 func (r *release) shared(ctx context.Context) (tree.Tree, error) {
 	out := tree.Tree{
 		tree.Link("bin/kubectl-why_volume", volplane),
@@ -182,14 +182,14 @@ func (r *release) manual(ctx context.Context) (tree.Tree, error) {
 	return out, nil
 }
 
-// says runs volplane of this machine's architecture, and returns what it prints.
+// says runs the volplane of this machine's architecture, and returns its output.
 func (r *release) says(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, filepath.Join(r.folder(runtime.GOARCH), volplane), args...)
 }
 
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	// What the program says must not depend on the user who makes a release.
+	// The program's output must not depend on the user who makes a release.
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent"}
 	out, err := cmd.Output()
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// unprivileged is the user of images that need no rights. It is a number, so that Kubernetes sees that it is not root.
+// unprivileged is the user of images that need no rights. It is a number, because Kubernetes must see that it is not
+// root.
 const unprivileged = "65532:65532"
 
 // nodeImage is the name of the image for node agents and the bundled driver.
@@ -78,10 +79,10 @@ func (r *release) image(name, starts string, layers map[image.Platform][]v1.Laye
 	}
 }
 
-// tag is the tag of the images, which may not have every character of a version.
+// tag is the tag of the images, which cannot contain every character of a version.
 func (r *release) tag() string { return strings.NewReplacer("+", "_", "~", "_").Replace(r.version) }
 
-// programFiles returns the programs of the images, with all names by which manifests start them.
+// programFiles returns the programs of the images, under all names that manifests use.
 func (r *release) programFiles(arch string) (tree.Tree, error) {
 	license, err := os.ReadFile(filepath.Join(r.root, "LICENSE"))
 	if err != nil {

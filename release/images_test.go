@@ -15,7 +15,8 @@ import (
 // mostBytes is how large an image may be, compressed.
 const mostBytes = 20 << 20
 
-// checkSkopeo wants skopeo to read each image of the layout and of docker's archive, with its own start and user.
+// checkSkopeo requires that skopeo reads each image of the layout and of docker's archive, with its own entry point and
+// user.
 func checkSkopeo(t *testing.T, r *release) {
 	layout, docker := only(t, r, "volplane-v*.oci.tar"), only(t, r, "volplane-v*.docker.tar")
 	node, nodeDocker := only(t, r, "volplane-node-*.oci.tar"), only(t, r, "volplane-node-*.docker.tar")
@@ -51,8 +52,8 @@ type inspected struct {
 	}
 }
 
-// starts wants an image for this machine that starts the program of that name: as nobody, or in the place of upstream's
-// image as the same user.
+// starts requires an image for this machine that starts the program of that name: as nobody, or in the place of
+// upstream's image as the same user.
 func (i inspected) starts(t *testing.T, name string) {
 	t.Helper()
 	user := ""
@@ -109,7 +110,7 @@ func run(id, image string, command ...string) []string {
 	return append([]string{"run", "--rm", "--net-host", "--read-only", image, id}, command...)
 }
 
-// startContainerd starts a containerd of its own, and returns what runs ctr with it.
+// startContainerd starts a separate containerd, and returns a function that runs ctr with it.
 func startContainerd(t *testing.T) func(args ...string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", "volplane-containerd-")
@@ -129,7 +130,7 @@ func startContainerd(t *testing.T) func(args ...string) string {
 		t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	// It unmounts what it has mounted when it is asked to stop.
+	// It unmounts its mounts when it is asked to stop.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

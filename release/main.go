@@ -1,5 +1,6 @@
-// Command release makes what is released of this source, in one directory: archives, packages, container images, the
-// plugin of kubectl, a list of what is in them, and the sums of all of it. The same source gives the same bytes.
+// Command release makes everything that is released of this source, in one directory: archives, packages, container
+// images, the kubectl plugin, a list of their contents, and the sums of all of it. The same source gives the same
+// bytes.
 package main
 
 import (
@@ -38,7 +39,7 @@ type release struct {
 	repository string
 	// url is where the archives will be loaded from.
 	url string
-	// key is the private key for the signature; empty for none.
+	// key is the private key for the signature; empty means none.
 	key string
 	// bin is a directory with built programs, in a folder for each architecture.
 	bin string
@@ -121,7 +122,7 @@ func (r *release) make(ctx context.Context) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			// Half a release would be refused as something else the next time.
+			// Half a release would be refused as unknown content the next time.
 			err = errors.Join(err, os.RemoveAll(r.out))
 		}
 		err = errors.Join(err, os.RemoveAll(r.bin))
@@ -147,7 +148,7 @@ func (r *release) make(ctx context.Context) (err error) {
 	return nil
 }
 
-// empty makes the directory of the results, without results of before. It refuses a directory with anything else.
+// empty makes the directory for the results, and removes earlier results. It refuses a directory with anything else.
 func (r *release) empty() error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil { // #nosec G301 -- what is released is for everybody
 		return err

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestEmpty empties a directory only of what a release has listed there: a directory of another user may have a list of
-// sums, too.
+// TestEmpty: only files that a release has listed there are removed: a user's directory may have a list of sums, too.
 func TestEmpty(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string
@@ -41,7 +40,7 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestFailedRelease leaves nothing that would keep the next from being made.
+// TestFailedRelease: a failed release leaves nothing that would prevent the next one.
 func TestFailedRelease(t *testing.T) {
 	r := &release{root: t.TempDir(), out: filepath.Join(t.TempDir(), "dist"), platforms: []string{"amd64"}}
 	if err := r.make(t.Context()); err == nil || !strings.Contains(err.Error(), "programs") {

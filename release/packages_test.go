@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// withoutEnd returns a context that outlives the test, for what cleans up after it.
+// withoutEnd returns a context that outlives the test, for cleaning up after it.
 func withoutEnd(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 // Files of a user of the sandbox, which no package may touch.
@@ -36,7 +36,7 @@ func enabled() map[string]string {
 	}
 }
 
-// use makes of the sandbox a host that is in use: configured, enabled, with data and a mounted volume.
+// use turns the sandbox into a host in use: configured, enabled, with data and a mounted volume.
 func (s *sandbox) use() {
 	s.t.Helper()
 	s.write(userConfig, "DRIVER_EXEC=true\n", 0o644)
@@ -50,7 +50,7 @@ func (s *sandbox) use() {
 	s.calls()
 }
 
-// inUse wants all that is the user's to be as it was.
+// inUse requires that the user's files are unchanged.
 func (s *sandbox) inUse(after string) {
 	s.t.Helper()
 	if s.read(userConfig) != "DRIVER_EXEC=true\n" || s.read(userData) != "data\n" {
@@ -61,7 +61,7 @@ func (s *sandbox) inUse(after string) {
 	}
 }
 
-// called wants systemctl to have been called with one thing, and never with what changes more than that.
+// called requires that systemctl was called with one thing, and never with anything that changes more.
 func (s *sandbox) called(after, want string) {
 	s.t.Helper()
 	calls := s.calls()
@@ -77,7 +77,7 @@ func (s *sandbox) called(after, want string) {
 	}
 }
 
-// onlyUsers wants nothing to be left but what is the user's.
+// onlyUsers requires that only the user's files are left.
 func (s *sandbox) onlyUsers(after string) {
 	s.t.Helper()
 	for _, name := range s.left() {
@@ -87,7 +87,7 @@ func (s *sandbox) onlyUsers(after string) {
 	}
 }
 
-// checkPolicy wants the package of Debian to follow Debian's policy.
+// checkPolicy requires that the Debian package follows Debian's policy.
 func checkPolicy(t *testing.T, r *release) {
 	shell(t, "lintian", "--fail-on", "error", "--tag-display-limit", "0", only(t, r, "*.deb"))
 }

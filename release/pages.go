@@ -13,7 +13,8 @@ import (
 // docs is where the pages go.
 const docs = "share/doc/volplane/"
 
-// pages returns what is read beside a host: documents, examples, and what Prometheus and Grafana load.
+// pages returns the files that are not for a host's programs: documents, examples, and what Prometheus and Grafana
+// load.
 func (r *release) pages() (tree.Tree, error) {
 	var out tree.Tree
 	for _, pattern := range []string{

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPages wants every link of a shipped page to lead to something shipped, or to an address, and the examples that
-// the pages name.
+// TestPages: every link of a shipped page leads to a shipped file or to an address, and the examples that the pages
+// name are shipped.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")
@@ -44,7 +44,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// isAddress says whether a link leads out of what is shipped, or to its own page.
+// isAddress says whether a link leads outside of the release, or to its own page.
 func isAddress(target string) bool {
 	return strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") || target == ""
 }

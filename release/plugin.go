@@ -11,10 +11,10 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// systems are those for which there is the plugin of kubectl, whose users need not sit at Linux.
+// systems are those with a kubectl plugin, whose users may not work on Linux.
 func systems() []string { return []string{"linux", "darwin", "windows"} }
 
-// plugin makes the archives of kubectl's plugin, and the manifest by which krew installs it.
+// plugin makes the archives of the kubectl plugin, and krew's manifest for it.
 func (r *release) plugin(ctx context.Context) error {
 	license, err := os.ReadFile(filepath.Join(r.root, "LICENSE"))
 	if err != nil {
@@ -53,7 +53,7 @@ func (r *release) plugin(ctx context.Context) error {
 	return r.write(krew.Plugin+".yaml", text)
 }
 
-// plugins are the plugin's programs, of which the modules are the same on all architectures.
+// plugins are the plugin's programs, whose modules are the same on all architectures.
 func (r *release) plugins() []sbom.Program {
 	var out []sbom.Program
 	for _, system := range systems() {

@@ -18,11 +18,11 @@ type program struct {
 	name string
 	// host says that the packages and archives for hosts have it.
 	host bool
-	// images are the names, beside its own, by which it is started in the images; each is also the name of an image.
+	// images are the names, other than its own, under which images start it; each is also the name of an image.
 	images []string
 }
 
-// programs are all that `make build` builds of this source and that is released.
+// programs are all released programs that `make build` builds from this source.
 func programs() []program {
 	return []program{
 		{name: volplane, host: true, images: []string{
@@ -49,9 +49,9 @@ func (r *release) build(ctx context.Context) error {
 	return nil
 }
 
-// target lets make build a target for a system, so that there is one truth about how.
+// target makes `make` build a target for a system, because only the Makefile knows how.
 func (r *release) target(ctx context.Context, name, system, arch, to string, more ...string) error {
-	// An archive of the source has no history, and has to give the same bytes; a version is a tag.
+	// An archive of the source has no history, but must give the same bytes; a version is a tag.
 	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", r.root, name, "BIN="+to, "VERSION="+r.version,
 		"REVISION="+r.version)
 	cmd.Args = append(cmd.Args, more...)

@@ -52,7 +52,8 @@ func entries(t *testing.T, name string) map[string]string {
 	}
 }
 
-// checkArchive wants what `make install` installs, in a directory of the archive's name, and programs that run.
+// checkArchive requires the files that `make install` installs, in a directory with the archive's name, and programs
+// that run.
 func checkArchive(t *testing.T, r *release) {
 	archive := only(t, r, "volplane-*-linux-*.tar.gz")
 	top := strings.TrimSuffix(filepath.Base(archive), ".tar.gz")
@@ -61,7 +62,7 @@ func checkArchive(t *testing.T, r *release) {
 	to := t.TempDir()
 	shell(t, "tar", "-C", to, "-xf", archive)
 	shell(t, "cp", "-r", filepath.Join(to, top, "bin")+"/.", bin)
-	// make takes the programs as they are.
+	// make does not rebuild the programs.
 	shell(t, "make", "-C", r.root, "--no-print-directory", "--old-file=build", "install", "BIN="+bin, "DESTDIR="+installed,
 		"PREFIX=/usr/local", "VERSION="+r.version)
 	shell(t, "sh", "-c", `cd "$1" && find . -type f | while read -r f; do cmp "$f" "$2/$f" || exit 1; done`, "sh",
@@ -85,7 +86,7 @@ func checkArchive(t *testing.T, r *release) {
 	}
 }
 
-// checkPlugin wants a manifest as krew's index requires it, about an archive with the program and the licence.
+// checkPlugin requires a manifest as in krew's index, for an archive with the program and the licence.
 func checkPlugin(t *testing.T, r *release) {
 	text, err := os.ReadFile(filepath.Join(r.out, "why-volume.yaml"))
 	if err != nil {
@@ -117,7 +118,7 @@ func checkPlugin(t *testing.T, r *release) {
 	}
 }
 
-// checkManifest wants what krew's index wants of a manifest.
+// checkManifest requires that a manifest meets the rules of krew's index.
 func checkManifest(t *testing.T, r *release, m krew.Manifest) {
 	t.Helper()
 	s := m.Spec
@@ -152,7 +153,7 @@ func systemOf(at string) string {
 	return "none that is known"
 }
 
-// checkPlatform wants the archive that the manifest describes, with all files that krew takes from it.
+// checkPlatform requires the archive that the manifest describes, with all files that krew extracts.
 func checkPlatform(t *testing.T, r *release, p krew.Platform) {
 	t.Helper()
 	at := filepath.Join(r.out, path.Base(p.URI))
@@ -186,7 +187,7 @@ type listed struct {
 	}
 }
 
-// checkContents wants each module of a program and each package of the node's image in the list.
+// checkContents requires each module of a program and each package of the node's image in the list.
 func checkContents(t *testing.T, r *release) {
 	data, err := os.ReadFile(only(t, r, "*.cdx.json"))
 	if err != nil {

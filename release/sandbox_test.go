@@ -20,7 +20,7 @@ type sandbox struct {
 	root, upper string
 }
 
-// callsFile has what systemctl was called with, and hostStub notes it: no systemd runs in the sandbox.
+// callsFile records the calls of systemctl, which hostStub writes there: no systemd runs in the sandbox.
 const (
 	callsFile = "/var/log/systemctl.calls"
 	hostStub  = "#!/bin/sh\necho \"$*\" >>" + callsFile + "\n"
@@ -39,7 +39,7 @@ func newSandbox(t *testing.T) *sandbox {
 		shell(t, "mount", append(args, at)...)
 		t.Cleanup(func() { shellAfter(t, "umount", at) })
 	}
-	// The layer may not be below what it covers.
+	// The layer may not be below the directory that it covers.
 	mount(filepath.Join(dir, "layer"), "-t", "tmpfs", "tmpfs")
 	for _, d := range []string{"upper", "work"} {
 		if err := os.Mkdir(filepath.Join(dir, "layer", d), 0o755); err != nil {
@@ -52,7 +52,7 @@ func newSandbox(t *testing.T) *sandbox {
 	mount(filepath.Join(s.root, "dev"), "--bind", "/dev")
 	mount(filepath.Join(s.root, "run"), "-t", "tmpfs", "tmpfs")
 	s.run("mkdir", "-p", "/run/systemd/system")
-	// What a machine of tests may have so that packages start nothing.
+	// A test machine may have this file, which keeps packages from starting services.
 	s.run("rm", "-f", "/usr/sbin/policy-rc.d")
 	s.write("/usr/bin/systemctl", hostStub, 0o755)
 	return s
@@ -79,7 +79,7 @@ func (s *sandbox) write(name, text string, mode fs.FileMode) {
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		s.t.Fatal(err)
 	}
-	// Another file in the place of the old one, which is a link on some systems.
+	// The file is replaced, because the old one is a link on some systems.
 	if err := os.WriteFile(at+".new", []byte(text), mode); err != nil {
 		s.t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func (s *sandbox) write(name, text string, mode fs.FileMode) {
 	}
 }
 
-// read returns a file of the sandbox; empty if there is none.
+// read returns a file of the sandbox, or "" if it does not exist.
 func (s *sandbox) read(name string) string {
 	data, err := os.ReadFile(filepath.Join(s.root, name))
 	if err != nil {

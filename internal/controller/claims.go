@@ -14,7 +14,7 @@ import (
 // claimPlaces is the number of calls that may be in flight at each driver; one namespace may have half of them.
 const claimPlaces = 20
 
-// ClaimController is a controller that has drivers change the volumes of claims: the resizer or the modifier.
+// ClaimController is a controller that calls drivers to change the volumes of claims: the resizer or the modifier.
 type ClaimController struct {
 	Env
 	*Controller
@@ -58,7 +58,7 @@ func (c ClaimController) Tried(claim *corev1.PersistentVolumeClaim, repeat bool)
 	return c.Try(claimKey(claim.Namespace, claim.Name))
 }
 
-// Write writes the objects that were decided, of which each may be nil, and returns the newest version of the claim.
+// Write writes the objects of a decision, each of which may be nil, and returns the newest version of the claim.
 func (c ClaimController) Write(
 	ctx context.Context, claim, newClaim *corev1.PersistentVolumeClaim, v, newVolume *corev1.PersistentVolume,
 ) (*corev1.PersistentVolumeClaim, error) {

@@ -21,8 +21,8 @@ import (
 const (
 	// closeTimeout bounds a call of Controller.Close.
 	closeTimeout = 2 * time.Second
-	// laneWaitReported is how long a key waits for a place in a lane before an event says so, and
-	// laneWaitPause the pause until the event is repeated.
+	// laneWaitReported is how long a key waits for a place in a lane before an event reports it, and laneWaitPause the
+	// pause until the event is repeated.
 	laneWaitReported, laneWaitPause = 10 * time.Second, time.Minute
 )
 
@@ -37,16 +37,16 @@ func (k Key) String() string {
 	return k.Kind + "/" + k.Namespace + "/" + k.Name
 }
 
-// Pace is what a user has chosen for a controller. Zero values are the controller's own.
+// Pace is a user's choice for a controller. Zero values leave the controller's own.
 type Pace struct {
 	// RetryMin and RetryMax bound the back-off of a key after errors.
 	RetryMin, RetryMax time.Duration
-	// Workers is the number of keys that are reconciled at once, and that of the calls in flight in each lane. One
-	// namespace may have all of them: the driver's user has said what the driver can do.
+	// Workers is the number of keys that are reconciled at the same time, and that of the calls in flight in each lane.
+	// One namespace may use all of them: the user has configured what the driver can bear.
 	Workers int
 }
 
-// Retry returns the back-off with what the user has chosen of it.
+// Retry returns the back-off with the user's choice applied.
 func (p Pace) Retry(own queue.Backoff) queue.Backoff {
 	own.Max = cmp.Or(p.RetryMax, own.Max)
 	own.Min = cmp.Or(p.RetryMin, own.Min)
@@ -85,25 +85,25 @@ func (d Declaration) Rights() []kube.Access {
 	return append(out, d.Outputs...)
 }
 
-// Result says when a key is reconciled again although nobody adds it.
+// Result says when a key is reconciled again without being added.
 type Result = queue.Result
 
-// Lane names a driver and a kind of call, of which a limited number may be in flight, and the
-// namespace on whose behalf a call is made.
+// Lane names a driver and a kind of call, which together have a limited number of calls in flight, and the namespace on
+// whose behalf a call is made.
 type Lane = queue.Lane
 
 // Controller runs Reconcile for keys.
 type Controller struct {
 	Declaration
-	// Workers is the number of keys that are reconciled at once; 0 means 1. Keys that hold a place
-	// in a lane do not count.
+	// Workers is the number of keys that are reconciled at the same time; 0 means 1. Keys that hold a place in a lane do
+	// not count.
 	Workers int
 	// Places is the number of calls that may be in flight in each lane; 0 means 1.
 	Places int
 	// RetryMin and RetryMax bound the back-off of a key after errors; the defaults are 50 ms and
 	// 5 minutes.
 	RetryMin, RetryMax time.Duration
-	// Pace takes the place of the fields above, as far as the user has chosen it.
+	// Pace overrides the fields above, as far as the user has set it.
 	Pace Pace
 	// Reconcile does the next step for a key. It must be safe to repeat. After an error the key is
 	// requeued with back-off.
@@ -138,8 +138,8 @@ func (c *Controller) init() {
 			},
 			Retry: c.Pace.Retry(queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}), Log: c.Log,
 			Held: func(err error) bool { return errors.Is(err, csi.ErrHeld) },
-			// A conflict only means that the facts were outdated. It is normal and not worth a log line. What a driver
-			// has answered is in the log already.
+			// A conflict only means that the facts were outdated. It is normal and not worth a log line. Answers of drivers are
+			// in the log already.
 			Silent: func(err error) bool { return apierrors.IsConflict(err) || csi.IsAnswer(err) },
 		})
 	})
@@ -162,10 +162,10 @@ func (c *Controller) Enter(k Key, lane Lane, report func(volume.Because)) (pause
 	return laneWaitPause
 }
 
-// Measure tells a meter what becomes of keys. It must be called before Run.
+// Measure reports to a meter what becomes of keys. It must be called before Run.
 func (c *Controller) Measure(m queue.Meter[Key]) { c.init(); c.queue.Measure(m) }
 
-// Load returns what a measured controller has to do.
+// Load returns the load of a measured controller.
 func (c *Controller) Load() queue.Load { c.init(); return c.queue.Load() }
 
 // Latest returns the state of an object after a change: after, or before if it was deleted.

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// pass lets time pass, which only the clock of a test does.
+// pass lets time pass, on the test's clock only.
 func pass(d time.Duration) { <-time.After(d) }
 
 func run(t *testing.T, c *Controller) {
@@ -58,7 +58,7 @@ func TestFailedKeyComesBackLaterAndLater(t *testing.T) {
 	})
 }
 
-// TestPace: what a user has chosen goes before what the controller's author has.
+// TestPace: a user's choice overrides that of the controller's author.
 func TestPace(t *testing.T) {
 	own := queue.Backoff{Min: time.Second, Max: time.Minute}
 	for _, c := range []struct {
@@ -83,7 +83,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestWorkersOfThePace: so many keys are reconciled at once, with and without calls, and all may be of one namespace.
+// TestWorkersOfThePace: this many keys are reconciled at the same time, with and without calls, and all may be of one
+// namespace.
 func TestWorkersOfThePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const chosen = 3
@@ -104,7 +105,7 @@ func TestWorkersOfThePace(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		if most.Load() != chosen {
-			t.Errorf("%d at once, want %d", most.Load(), chosen)
+			t.Errorf("%d at the same time, want %d", most.Load(), chosen)
 		}
 	})
 }

@@ -16,7 +16,7 @@ type lasting struct {
 	since map[Key]stay
 }
 
-// stay is a state and when it began. asked says that Reconcile has asked about it since it was called.
+// stay is a state and the time at which it began. asked means that Reconcile has called Lasts for it.
 type stay struct {
 	reason volume.Reason
 	begin  time.Time
@@ -24,9 +24,9 @@ type stay struct {
 }
 
 // Lasts is called by Reconcile for a key whose object is in a state that most objects leave within milliseconds. It
-// returns for how long the state has still to last until it is worth an event or another write: 0 says that it is.
-// Otherwise nothing should be written, and Reconcile should return the pause as Result.After. A state that Reconcile
-// does not ask about the next time is over.
+// returns how much longer the state must last to be worth an event or another write: 0 means that it is. Otherwise
+// nothing should be written, and Reconcile should return the pause as Result.After. A state that Reconcile does not ask
+// about the next time is over.
 func (c *Controller) Lasts(k Key, r volume.Reason) (pause time.Duration) {
 	l := &c.lasting
 	l.mu.Lock()

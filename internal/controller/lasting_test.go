@@ -11,7 +11,7 @@ import (
 )
 
 // TestLastingStates: a state is reported once, a second after it began, if each Reconcile until then has found it,
-// however many there were. A state that another one or none has followed is not reported, and its second starts over.
+// however many there were. A state that has ended is not reported, and its second starts over.
 func TestLastingStates(t *testing.T) {
 	const waits, other, none = volume.ReasonWaitForFirstConsumer, volume.ReasonWaitForPodScheduled, volume.Reason("")
 	type change struct {
@@ -55,7 +55,7 @@ func TestLastingStates(t *testing.T) {
 				}
 				pass(time.Minute)
 				if !slices.Equal(told, c.told) || len(c2.lasting.since) != 0 {
-					t.Errorf("told at %v, want %v; remembered is %v", told, c.told, c2.lasting.since)
+					t.Errorf("reported at %v, want %v; remembered: %v", told, c.told, c2.lasting.since)
 				}
 			})
 		})

@@ -33,8 +33,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestClosing: what is done last is done when all work has ended, has a few seconds
-// for it although all is to end, and its error is the end's.
+// TestClosing: closing runs after all work has ended, has a few seconds although the context is done, and its error
+// becomes the result.
 func TestClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
@@ -68,7 +68,7 @@ func TestClosing(t *testing.T) {
 	})
 }
 
-// counting counts what it is told.
+// counting counts log records.
 type counting struct {
 	slog.Handler
 	n *atomic.Int32
@@ -95,14 +95,13 @@ func TestFailuresAreTold(t *testing.T) {
 			pass(time.Minute)
 			synctest.Wait()
 			if tries != 3 || told.Load() != want {
-				t.Errorf("%v: %d tries, told %d times, want %d", err, tries, told.Load(), want)
+				t.Errorf("%v: %d tries, logged %d times, want %d", err, tries, told.Load(), want)
 			}
 		})
 	}
 }
 
-// TestWaitingIsTold: who waits for long is told, by whom it is held up, and again
-// as long as that is so.
+// TestWaitingIsTold: a key that waits long is reported together with what holds it up, and again as long as it waits.
 func TestWaitingIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -125,15 +124,15 @@ func TestWaitingIsTold(t *testing.T) {
 		pass(time.Hour)
 		synctest.Wait()
 		if want := []time.Duration{laneWaitReported, laneWaitReported + laneWaitPause}; !slices.Equal(told, want) {
-			t.Errorf("told after %v, want %v", told, want)
+			t.Errorf("reported after %v, want %v", told, want)
 		}
 		if why.Reason != volume.ReasonDriverBusy || why.Next != volume.Driver("d") {
-			t.Errorf("told %+v", why)
+			t.Errorf("reported %+v", why)
 		}
 	})
 }
 
-// TestBusyIsExplained: who waits reads what for, and whose turn it is.
+// TestBusyIsExplained: the reason of a waiting key names what it waits for, and whose turn it is.
 func TestBusyIsExplained(t *testing.T) {
 	want := volume.Because{
 		Reason: volume.ReasonDriverBusy, Next: volume.Driver("d"),

@@ -7,15 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Refusals remembers of claims what no object has: what the last call was refused for, and until when a refusal for
-// good is left alone. Without it, as after a restart, a controller assumes that a call is in progress, or repeats it.
+// Refusals remembers facts about claims that no object has: what the last call was refused for, and until when a
+// permanent refusal is left alone. Without it, as after a restart, a controller assumes that a call is in progress, or
+// repeats it.
 type Refusals struct {
 	mu      sync.Mutex
 	refused map[types.UID]string
 	pauses  map[types.UID]pause
 }
 
-// pause is of one thing that was refused: another one starts another pause.
+// pause belongs to one refused request: another request starts another pause.
 type pause struct {
 	what  string
 	until time.Time
@@ -45,7 +46,7 @@ func (r *Refusals) Has(claim types.UID, what string) bool {
 	return refused && of == what
 }
 
-// Pause returns for how long a claim is left alone because this was refused for good. The first call starts the pause.
+// Pause returns how long a claim is left alone because of a permanent refusal. The first call starts the pause.
 func (r *Refusals) Pause(claim types.UID, what string, length time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestRefusal is of one thing of one claim, and any later doubt takes it back: who
-// believes it wrongly asks for less than the volume has.
+// TestRefusal: a refusal concerns one request of one claim, and any later doubt cancels it: a controller that relied on
+// it wrongly would request less than the volume has.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	r := NewRefusals()
@@ -32,8 +32,7 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestPause begins when it is asked for first, and ends; another refusal, or a
-// claim that was forgotten, begins another one.
+// TestPause: a pause begins with the first call, and ends; another refusal, or a forgotten claim, begins another one.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,13 +14,13 @@ type Requests struct {
 	mu sync.Mutex
 	// serves says whether the provisioner creates volumes of a driver for a node; nil without a provisioner.
 	serves func(driver, node string) bool
-	// enqueue tells the provisioner of a claim whose request is new.
+	// enqueue queues a claim at the provisioner when its request is new.
 	enqueue func(claim types.UID)
-	// drivers holds the driver that is to create the volume of each claim.
+	// drivers holds, by claim, the driver that creates the volume.
 	drivers map[types.UID]string
 }
 
-// NewRequests returns Requests that nobody serves yet.
+// NewRequests returns Requests that no provisioner serves yet.
 func NewRequests() *Requests { return &Requests{drivers: map[types.UID]string{}} }
 
 // Serve registers the provisioner: serves says for which drivers and nodes it creates volumes, and enqueue is
@@ -31,8 +31,8 @@ func (r *Requests) Serve(serves func(driver, node string) bool, enqueue func(cla
 	r.serves, r.enqueue = serves, enqueue
 }
 
-// Served says whether the provisioner creates volumes of a driver for a node; an empty name stands for a claim for
-// which no node is selected.
+// Served says whether the provisioner creates volumes of a driver for a node; an empty name means a claim without a
+// selected node.
 func (r *Requests) Served(driver, node string) bool {
 	r.mu.Lock()
 	serves := r.serves
@@ -52,7 +52,7 @@ func (r *Requests) Ask(claim types.UID, driver string) {
 	}
 }
 
-// Asked returns the driver that was requested for a claim, or "".
+// Asked returns the driver of a claim's request, or "".
 func (r *Requests) Asked(claim types.UID) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

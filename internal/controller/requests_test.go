@@ -7,16 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestRequests: what is asked for stands until it is forgotten, for each claim by
-// itself, and who serves it is told of news alone.
+// TestRequests: a request stays until it is forgotten, separately for each claim, and the provisioner is notified of
+// new ones only.
 func TestRequests(t *testing.T) {
 	r := NewRequests()
 	var woken []types.UID
 	steps := []struct {
 		name string
 		do   func()
-		// woken are the claims that the one who serves is told of, and a and b
-		// what is asked for then.
+		// woken are the claims that the provisioner is notified of; a and b are the requests then.
 		woken []types.UID
 		a, b  string
 		serve bool
@@ -42,7 +41,7 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s: for b is asked %q, want %q", s.name, got, s.b)
 		}
 		if !slices.Equal(woken, s.woken) || r.Served("d", "n") != s.serve || r.Served("e", "n") {
-			t.Errorf("%s: told of %v, want %v; serves d: %v, e: %v", s.name, woken, s.woken, r.Served("d", "n"),
+			t.Errorf("%s: notified of %v, want %v; serves d: %v, e: %v", s.name, woken, s.woken, r.Served("d", "n"),
 				r.Served("e", "n"))
 		}
 	}

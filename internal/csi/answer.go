@@ -144,7 +144,7 @@ func limit(f protoreflect.FieldDescriptor) int {
 	case "node_id":
 		return maxNodeID
 	case "message":
-		// A text for people, not an identifier.
+		// The text is for users, not an identifier.
 		return maxText
 	default:
 		return maxString
@@ -169,11 +169,10 @@ func mapProblem(f protoreflect.FieldDescriptor, m protoreflect.Map) string {
 	return problem
 }
 
-// OutcomeOf says whether a call that ended with err took effect. After Canceled, DeadlineExceeded,
-// Unavailable, Aborted, an answer that cannot be used, a code that gRPC does not define, and an error
-// that is not a gRPC status, that is Unknown; any other code is a final error of the driver.
-// Upstream's sidecars have the same rule for DeleteVolume and expansion. After CreateVolume not every
-// final error proves that no volume exists: see internal/decide/provision.
+// OutcomeOf says whether a call that ended with err took effect. After Canceled, DeadlineExceeded, Unavailable,
+// Aborted, an unusable answer, a code that gRPC does not define, and an error that is not a gRPC status, that is
+// Unknown; any other code is a final error of the driver. Upstream's sidecars have the same rule for DeleteVolume and
+// expansion. After CreateVolume not every final error proves that no volume exists: see internal/decide/provision.
 func OutcomeOf(err error) volume.Outcome {
 	if err == nil {
 		return volume.Done

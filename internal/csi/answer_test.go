@@ -184,8 +184,7 @@ func TestLongestAnswersAreTaken(t *testing.T) {
 	}
 }
 
-// TestTextsMayHaveLines: a volume's context may be a text, and what a list goes on
-// with is the driver's own affair.
+// TestTextsMayHaveLines: a volume's context may contain newlines, and a list's token is the driver's own affair.
 func TestTextsMayHaveLines(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
@@ -200,8 +199,8 @@ func TestTextsMayHaveLines(t *testing.T) {
 	}
 }
 
-// TestIDsByHand: an id that somebody wrote into an object, and that no driver can
-// have given, does not reach a driver; what is there already can be given back.
+// TestIDsByHand: an id that a user wrote into an object, and that no driver can have returned, does not reach the
+// driver; undoing what exists already is still allowed.
 func TestIDsByHand(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)

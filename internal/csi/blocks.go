@@ -6,7 +6,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// mostEmpty is how many answers of a stream may have no block: they bring it no nearer to its end.
+// mostEmpty is how many answers of a stream may have no block: such answers make no progress.
 const mostEmpty = 1000
 
 // BlockAnswer is one answer of a stream of the snapshot metadata service.
@@ -17,9 +17,9 @@ type BlockAnswer interface {
 }
 
 // BlockOrder judges the answers of a stream one by one: blocks go forwards, do not overlap, lie within the volume and
-// the request, and the answers agree about the volume. So every stream has an end, and nothing of it has to be kept.
+// the request, and the answers agree about the volume. So every stream ends, and none of it has to be kept in memory.
 type BlockOrder struct {
-	// Kind and Capacity are what the first answer said of blocks and of the volume.
+	// Kind and Capacity are what the first answer said about blocks and about the volume.
 	Kind     csipb.BlockMetadataType
 	Capacity int64
 	// End is the end of the last block.

@@ -7,11 +7,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBlockOrder: whatever a driver answers, the blocks that are let through go forwards, do not overlap and lie within
-// the volume and the request, so that there is an end of them.
+// TestBlockOrder: whatever a driver answers, the accepted blocks go forwards, do not overlap and lie within the volume
+// and the request, so they end.
 func TestBlockOrder(t *testing.T) {
 	t.Parallel()
-	// Numbers that are near each other, and some at the edges of what there is.
+	// These numbers are close to each other, and some at the limits.
 	number := rapid.OneOf(rapid.Int64Range(-2, 40), rapid.SampledFrom([]int64{-1 << 63, 1<<63 - 1, 1 << 62}))
 	rapid.Check(t, func(t *rapid.T) {
 		from, capacity := rapid.Int64Range(0, 10).Draw(t, "from"), number.Draw(t, "capacity")

@@ -22,10 +22,10 @@ import (
 	"volplane.dev/volplane/internal/redact"
 )
 
-// Call is a call that has ended, as it may be shown to people: nothing in it is a secret.
+// Call is a call that has ended, in a form that may be shown: nothing in it is secret.
 type Call struct {
 	Time time.Time `json:"time"`
-	// Driver is the driver's name, empty if it is not known yet.
+	// Driver is the driver's name, empty if it is unknown.
 	Driver string `json:"driver"`
 	// Method is the full name of the gRPC method, "/csi.v1.Node/NodeStageVolume".
 	Method string `json:"method"`
@@ -79,8 +79,8 @@ func withTrace(show func(Call), m *Memory, name func() string) decorator {
 	}
 }
 
-// NewMessages returns an empty request and an empty answer of a method, of which method is the full name; nil if CSI
-// has no such method.
+// NewMessages returns an empty request and an empty answer of the method with a full name; nil if CSI has no such
+// method.
 func NewMessages(method string) (request, answer proto.Message) {
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
@@ -114,12 +114,12 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 	if t, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName()); err == nil {
 		return t.New().Interface()
 	}
-	return dynamicpb.NewMessage(d) // the types of CSI are all known, and so are those of others
+	return dynamicpb.NewMessage(d) // all types of CSI are known, and so are those of other services
 }
 
-// Shown returns a request or an answer as JSON without secrets, always in the same form. Of what the specification
-// marks as secret, of contexts and mount flags, and of what is named as a secret is, the names are there and the
-// values are not; all other texts are without the secrets that are known, which those of a request are from now on.
+// Shown returns a request or an answer as JSON without secrets, always in the same form. Fields that the specification
+// marks as secret, contexts, mount flags, and values whose names say that they are secret keep their names but not
+// their values; all other texts are redacted of the known secrets, to which those of a request are added here.
 func (m *Memory) Shown(message any) json.RawMessage {
 	m.secrets.Add(secretsOf(message)...)
 	return shown(message, &m.secrets)
@@ -137,14 +137,14 @@ func shown(message any, secrets *redact.Secrets) json.RawMessage {
 	hideTexts(m.ProtoReflect(), secrets)
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	var out bytes.Buffer
-	// protojson puts blanks where they are not expected, so that nobody relies on it.
+	// protojson inserts spaces at random, on purpose, to keep callers from relying on its output.
 	if err != nil || json.Compact(&out, text) != nil || out.Len() > 2*maxShown {
 		return json.RawMessage(`"not shown"`)
 	}
 	return out.Bytes()
 }
 
-// hideTexts replaces all texts of a message by what may be shown of them.
+// hideTexts replaces all texts of a message by their redacted forms.
 func hideTexts(m protoreflect.Message, secrets *redact.Secrets) {
 	var texts, own []string
 	eachText(m, func(f protoreflect.FieldDescriptor, name, text string) string {
@@ -173,14 +173,14 @@ func hideTexts(m protoreflect.Message, secrets *redact.Secrets) {
 	eachName(m, func(name string) string { return hidden[name] })
 }
 
-// isOwn says whether a field has a text that volplane has made: a path or the name of a volume. In these, as in names
-// of parameters, nobody encodes a secret, and to look for one in all encodings is the largest cost of a trace.
+// isOwn says whether a field has a text that volplane has made: a path or the name of a volume. Secrets do not occur
+// encoded in these or in names of parameters, and searching for all encodings is the largest cost of a trace.
 func isOwn(f protoreflect.FieldDescriptor) bool {
 	return f.Name() == "name" || f.Name() == "fs_type" || strings.HasSuffix(string(f.Name()), "_path")
 }
 
-// hideAll returns what hide makes of texts. It has it look at many at the same time, because to look for secrets in
-// all encodings costs more for each text than for each of its bytes.
+// hideAll returns what hide makes of texts. It passes many texts to one call, because searching for secrets in all
+// encodings costs more per text than per byte.
 func hideAll(texts []string, hide func(string) string) map[string]string {
 	const border = "\x00\n\x00"
 	out := map[string]string{}

@@ -42,7 +42,7 @@ func TestShownFields(t *testing.T) {
 	}
 }
 
-// TestShown: what a trace has of messages.
+// TestShown: the form of messages in a trace.
 func TestShown(t *testing.T) {
 	m := NewMemory(nil)
 	for _, test := range []struct {
@@ -84,7 +84,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestMethods: each method has its messages, and what has streams is none.
+// TestMethods: each method has its messages; streaming methods are not listed.
 func TestMethods(t *testing.T) {
 	all := Methods()
 	for _, m := range all {
@@ -105,14 +105,14 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// FuzzShown wants no secret in what is shown of a request that carries it, wherever else it stands, and of an answer
-// that repeats it.
+// FuzzShown: no secret is in what is shown of a request that carries it, wherever else it occurs, or of an answer that
+// repeats it.
 func FuzzShown(f *testing.F) {
 	f.Add("hunter22", "before ", " after", "key")
 	f.Add("a\"b\\c<>&", "", "\n", "hunter22=\u009b")
 	f.Add(strings.Repeat("long secret ", 9), "x", "", "eyJ")
 	f.Fuzz(func(t *testing.T, secret, before, after, key string) {
-		// A secret that is a part of what stands around it cannot be told from that, nor one of blanks and marks.
+		// A secret that is part of the surrounding text cannot be distinguished from it, nor can one of blanks and marks.
 		if len(secret) < 4 || strings.Trim(secret, "* \t\n\r\v\f") == "" || strings.Contains(before+after+key, secret) {
 			return
 		}

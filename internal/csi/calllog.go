@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// slowCall is how long a call may take before the log tells of it, and maxFailing how many failing calls of one
-	// driver are told apart. A call that has not failed for failingLife may be forgotten.
+	// slowCall is how long a call may take before it is logged, and maxFailing how many failing calls of one driver are
+	// counted separately. A call that has not failed for failingLife may be forgotten.
 	slowCall, maxFailing, failingLife = 10 * time.Second, 1024, time.Hour
-	// levelCall is the level of calls that are done, klog's 5, at which upstream's sidecars tell of calls.
+	// levelCall is the level of calls that are done, klog's 5, at which upstream's sidecars log calls.
 	levelCall = slog.Level(-5)
 )
 
-// Subject is what a call is about, as far as its caller knows more than the request says.
+// Subject is what a call is about, as far as the caller knows more than the request contains.
 type Subject struct {
 	// Volume and Node are names of objects, and Claim is NAMESPACE/NAME.
 	Volume, Claim, Node string
-	// Object is KIND/NAME or KIND/NAMESPACE/NAME of what else the call is for.
+	// Object is KIND/NAME or KIND/NAMESPACE/NAME of another object that the call is for.
 	Object string
 }
 
@@ -40,9 +40,9 @@ func About(ctx context.Context, s Subject) context.Context {
 	return context.WithValue(ctx, subjectKey{}, s)
 }
 
-// CallLog writes a line to a log for each call that fails or takes long. Of a call that is made again and again, it
-// tells the first failure, the second, the fourth, and so on; the rest has the level of debugging. One CallLog may
-// serve many drivers. It is safe for concurrent use.
+// CallLog writes a line to a log for each call that fails or takes long. When a call is repeated, it logs the first
+// failure, the second, the fourth, and so on; the others are logged at debug level. One CallLog may serve many drivers.
+// It is safe for concurrent use.
 type CallLog struct {
 	log *slog.Logger
 
@@ -66,7 +66,7 @@ func NewCallLog(log *slog.Logger) *CallLog {
 	return &CallLog{log: log, failing: map[string]map[failingCall]failures{}}
 }
 
-// WithCallLog has a CallLog tell of the calls.
+// WithCallLog logs the calls to a CallLog.
 func WithCallLog(l *CallLog) Option { return func(o *options) { o.calls = l } }
 
 func withCallLog(l *CallLog, m *Memory, name func() string) decorator {
@@ -89,7 +89,7 @@ type Made struct {
 	Secrets *redact.Secrets
 }
 
-// Tell makes a call by do, whose error must hold no secrets, and tells of it if it fails or takes long.
+// Tell makes a call by do, whose error must hold no secrets, and logs it if it fails or takes long.
 func (l *CallLog) Tell(ctx context.Context, c Made, do func() (answer any, err error)) error {
 	start, key := time.Now(), keyOf(ctx, c)
 	waiting := time.AfterFunc(slowCall, func() {
@@ -105,7 +105,7 @@ func (l *CallLog) Tell(ctx context.Context, c Made, do func() (answer any, err e
 		attempt := l.failed(c.Driver, key)
 		level := levelOf(c, attempt, slog.LevelWarn)
 		if errors.Is(ctx.Err(), context.Canceled) {
-			level = slog.LevelDebug // nobody waits for it any more
+			level = slog.LevelDebug // the caller no longer waits for it
 		}
 		l.write(ctx, level, "a call to a driver has failed", c, "attempt", attempt, "duration", rounded(took),
 			"code", Code(err).String(), "err", line(status.Convert(err).Message()))
@@ -122,8 +122,7 @@ func (l *CallLog) Tell(ctx context.Context, c Made, do func() (answer any, err e
 
 func rounded(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }
 
-// levelOf returns the level of what is told of an attempt, which is level for the first, the second, the fourth, and so
-// on.
+// levelOf returns the log level of an attempt, which is level for the first, the second, the fourth, and so on.
 func levelOf(c Made, attempt int, level slog.Level) slog.Level {
 	if attempt&(attempt-1) != 0 || isQuestion(c.Method) {
 		return slog.LevelDebug
@@ -138,7 +137,7 @@ func (l *CallLog) failures(driver string, key failingCall) int {
 	return l.failing[driver][key].number
 }
 
-// failed counts a failure. Calls for which there is no place any more are counted together, as those of their method.
+// failed counts a failure. Beyond the limit, failing calls are counted together by their method.
 func (l *CallLog) failed(driver string, key failingCall) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,8 +164,8 @@ func (l *CallLog) forget(driver string, key failingCall) {
 	}
 }
 
-// isQuestion says whether a call only asks what the driver is, while a connection to it is made. Whoever makes the
-// connection tells what is wrong with it.
+// isQuestion says whether a call only identifies the driver while a connection to it is made. The code that makes the
+// connection reports what is wrong with it.
 func isQuestion(method string) bool {
 	return strings.HasPrefix(method, "/"+csipb.Identity_ServiceDesc.ServiceName+"/") ||
 		strings.HasSuffix(method, "GetCapabilities") || method == csipb.Node_NodeGetInfo_FullMethodName
@@ -177,7 +176,7 @@ func keyOf(ctx context.Context, c Made) failingCall {
 	return failingCall{c.Method, volumeOf(c.Request), s}
 }
 
-// write writes a line with what is known of a call. What the driver or its caller has said is without secrets.
+// write writes a line with what is known of a call. Text from the driver or its caller is redacted.
 func (l *CallLog) write(ctx context.Context, level slog.Level, text string, c Made, more ...any) {
 	if !l.log.Enabled(ctx, level) {
 		return
@@ -199,7 +198,7 @@ func (l *CallLog) write(ctx context.Context, level slog.Level, text string, c Ma
 	l.log.Log(ctx, level, text, append(all, more...)...)
 }
 
-// IsAnswer says whether an error is nothing but the error of a call that was made, of which a CallLog has told.
+// IsAnswer says whether an error is nothing but the error of a call that was made, which a CallLog has logged already.
 func IsAnswer(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // each part is looked at
 	case interface{ Unwrap() []error }:

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// told is a driver whose calls a CallLog tells of.
+// told is a driver whose calls are logged by a CallLog.
 type told struct {
 	log    bytes.Buffer
 	call   invoker
@@ -70,7 +70,7 @@ func TestEachCallIsTold(t *testing.T) {
 			_ = d.call(ctx, method, request, answer)
 			if isQuestion(method) {
 				if d.log.Len() > 0 {
-					t.Errorf("a question is told: %s", d.log.String())
+					t.Errorf("an identifying call is logged: %s", d.log.String())
 				}
 				continue
 			}
@@ -86,7 +86,8 @@ func TestEachCallIsTold(t *testing.T) {
 	})
 }
 
-// TestRepeatedFailures are told less and less often, those of each volume by themselves, and all in debugging.
+// TestRepeatedFailures: repeated failures are logged less and less often, separately for each volume, and all of them
+// at debug level.
 func TestRepeatedFailures(t *testing.T) {
 	d, all := newTold(slog.LevelInfo), newTold(slog.LevelDebug)
 	failing := func(context.Context) error { return status.Error(codes.Aborted, "pending") }
@@ -99,18 +100,18 @@ func TestRepeatedFailures(t *testing.T) {
 			t.Error(text)
 		}
 		if text := all.delete(t.Context(), "v1"); !strings.Contains(text, fmt.Sprintf("attempt=%d ", i)) {
-			t.Errorf("debugging tells nothing of attempt %d: %s", i, text)
+			t.Errorf("attempt %d is not logged at debug level: %s", i, text)
 		}
 	}
 	if fmt.Sprint(at) != "[1 2 4 8 16]" {
-		t.Errorf("told of attempts %v", at)
+		t.Errorf("logged attempts %v", at)
 	}
 	if text := d.delete(t.Context(), "v2"); !strings.Contains(text, "id=v2 attempt=1 ") {
 		t.Errorf("another volume: %q", text)
 	}
 	d.answer = func(context.Context) error { return nil }
 	if text := d.delete(t.Context(), "v1"); text != "" {
-		t.Errorf("what is done at once is told: %s", text)
+		t.Errorf("a quick success is logged: %s", text)
 	}
 	d.answer = failing
 	if text := d.delete(t.Context(), "v1"); !strings.Contains(text, "attempt=1 ") {
@@ -134,12 +135,12 @@ func TestManyFailures(t *testing.T) {
 		}
 		<-time.After(failingLife + time.Second)
 		if text := d.delete(t.Context(), "new"); !strings.Contains(text, "id=new attempt=1 ") {
-			t.Errorf("what has not failed for long takes the place of others: %q", text)
+			t.Errorf("old failures take the place of new ones: %q", text)
 		}
 	})
 }
 
-// TestSlowCalls are told of while they last and at their end; one that nobody waits for any more is not.
+// TestSlowCalls: slow calls are logged while they last and at their end; a call whose caller has given up is not.
 func TestSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTold(slog.LevelInfo)
@@ -171,7 +172,7 @@ func TestSlowCalls(t *testing.T) {
 	})
 }
 
-// TestCallsThatAreDone are told at klog's level 5, as upstream's sidecars tell of them.
+// TestCallsThatAreDone: successful calls are logged at klog's level 5, as upstream's sidecars log them.
 func TestCallsThatAreDone(t *testing.T) {
 	d := newTold(levelCall)
 	d.answer = func(context.Context) error { return nil }
@@ -187,7 +188,7 @@ func TestCallsThatAreDone(t *testing.T) {
 	}
 }
 
-// TestIsAnswer: only what the log of calls has told may be left out elsewhere.
+// TestIsAnswer: only errors that the log of calls has may be left out elsewhere.
 func TestIsAnswer(t *testing.T) {
 	answer, other := status.Error(codes.Internal, "no"), errors.New("disk full")
 	for _, test := range []struct {

@@ -47,7 +47,7 @@ type Option func(*options)
 // WithTrace shows f each call after it has ended, without secrets. f must not block and may be called concurrently.
 func WithTrace(f func(Call)) Option { return func(o *options) { o.trace = f } }
 
-// WithExpectedName tells traces and faults what the driver is called until Dial has read its name.
+// WithExpectedName sets the driver's name for traces and faults until Dial has read it.
 func WithExpectedName(name string) Option { return func(o *options) { o.called = name } }
 
 // WithControllerTimeout limits the time of each call that has no deadline of its own, except
@@ -60,7 +60,7 @@ func WithControllerTimeout(limit time.Duration) Option {
 // VolumeLocks. By default a Driver has its own.
 func WithVolumeLocks(t *VolumeLocks) Option { return func(o *options) { o.locks = t } }
 
-// WithDialer makes connections by dial, and not to the socket: tests reach a driver in memory.
+// WithDialer makes connections with dial instead of to the socket: tests reach a driver in memory.
 func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
@@ -69,20 +69,20 @@ func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 // a registrar needs, and a driver that is not ready yet, or whose controller does not answer, can be registered.
 func WithNameOnly() Option { return func(o *options) { o.nameOnly = true } }
 
-// WithNameTimeout limits the time of each question of WithNameOnly, which is asked again then. The default is that of
-// other calls.
+// WithNameTimeout limits the time of each call of WithNameOnly, which is then repeated. The default is that of other
+// calls.
 func WithNameTimeout(limit time.Duration) Option { return func(o *options) { o.name = limit } }
 
-// WithNodeOnly makes Dial leave the controller service alone: the driver has it at another socket, or has none.
+// WithNodeOnly makes Dial skip the controller service: the driver has it at another socket, or not at all.
 func WithNodeOnly() Option { return func(o *options) { o.nodeOnly = true } }
 
-// WithWitness shows f each answer and each error as the driver gave it: nothing was checked, and secrets are still in
-// it. It is for who judges drivers, and f must not show what it sees. It may be called concurrently.
+// WithWitness passes f each answer and each error as received from the driver: unchecked, and with secrets. It is for
+// examining drivers, and f must not show what it receives. It may be called concurrently.
 func WithWitness(f func(method string, reply any, err error)) Option {
 	return func(o *options) { o.witness = f }
 }
 
-// WithMeter tells f of each call after it has ended: the driver's name, empty if it is not known yet, the full name of
+// WithMeter calls f after each call has ended, with the driver's name, empty if it is not known yet, the full name of
 // the method, the gRPC code, and how long the driver took. f must not block and may be called concurrently.
 func WithMeter(f func(driver, method, code string, took time.Duration)) Option {
 	return func(o *options) { o.meter = f }

@@ -71,8 +71,7 @@ func TestSecretsStayInside(t *testing.T) {
 	}
 }
 
-// TestSecretsByTheirNames: a driver quotes what it was given in fields that CSI
-// does not mark as secret.
+// TestSecretsByTheirNames: a driver quotes secrets that it received in fields which CSI does not mark as secret.
 func TestSecretsByTheirNames(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	log := &logged.Text{}
@@ -106,7 +105,7 @@ func TestSecretsByTheirNames(t *testing.T) {
 	}
 }
 
-// A secret that is a part of our own words must not change what they mean.
+// A secret that is a part of our own text must not change its meaning.
 func TestShortSecret(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
@@ -121,7 +120,7 @@ func TestShortSecret(t *testing.T) {
 func TestOneCallForEachVolume(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
-	// Calls that take a while meet each other.
+	// The calls take a while, which makes them overlap.
 	linger := func(int, any) csitest.Action {
 		for range 1000 {
 			runtime.Gosched()
@@ -244,7 +243,7 @@ func TestSet(t *testing.T) {
 	cancel()
 	s.Put(b)
 	if want := []string{"b", "a", "a"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+		t.Errorf("reported %q, want %q", told, want)
 	}
 	s.Remove(a)
 	if d, _ := s.Get("a"); d != newer {
@@ -253,14 +252,14 @@ func TestSet(t *testing.T) {
 	s.Remove(newer)
 	s.Remove(newer)
 	if want := []string{"b true", "a true", "a true", "b true", "a false"}; !slices.Equal(there, want) {
-		t.Errorf("told that it is there: %q, want %q", there, want)
+		t.Errorf("reported as existing: %q, want %q", there, want)
 	}
 	if names := s.Names(); !slices.Equal(names, []string{"b"}) {
 		t.Errorf("names %q, want b", names)
 	}
 }
 
-// TestMeter: each call is told with the driver's name, once that is known, and with its code.
+// TestMeter: each call is reported with the driver's name, once that is known, and with its code.
 func TestMeter(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string]int{}
@@ -282,7 +281,7 @@ func TestMeter(t *testing.T) {
 		d.Name() + " /csi.v1.Identity/GetPluginCapabilities OK", d.Name() + " /csi.v1.Controller/DeleteVolume Internal",
 	} {
 		if told[want] != 1 {
-			t.Errorf("%q is told %d times in %v", want, told[want], told)
+			t.Errorf("%q is reported %d times in %v", want, told[want], told)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (c *condition) set(number protowire.Number, kind protowire.Type, value []by
 }
 
 // eachField calls visit with the fields of a message, whose values can be read, until it returns false. It says whether
-// it came to the end.
+// it reached the end.
 func eachField(
 	message []byte, visit func(number protowire.Number, kind protowire.Type, value []byte) bool,
 ) (complete bool) {

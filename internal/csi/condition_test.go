@@ -26,8 +26,8 @@ func saying(m proto.Message) string {
 	return text
 }
 
-// TestConditions: each message that had a condition up to CSI 1.12 still says it. One without it says nothing, which is
-// not that the volume is well.
+// TestConditions: the condition of each message that had one up to CSI 1.12 can still be read. A message without it
+// says nothing, which does not mean that the volume is healthy.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{}`, "nothing"},
@@ -99,7 +99,7 @@ func TestUnreadableConditions(t *testing.T) {
 	}
 }
 
-// TestSecretsInConditions: of a driver that announces conditions, none has a secret in it that the driver was given.
+// TestSecretsInConditions: no condition shows a secret that its driver has received.
 func TestSecretsInConditions(t *testing.T) {
 	const secret = "correct-horse-battery"
 	const quoting = `{"volume_condition":{"abnormal":true,"message":"key=` + secret + `"}}`

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Time limits of calls. After a limit the same call is repeated, so a slow driver can go on with
-// its work.
+// These are the time limits of calls. After a limit the same call is repeated, which lets a slow driver continue its
+// work.
 const (
 	// nodeLimit is for calls of the node service; it is a kubelet's limit.
 	nodeLimit = 2 * time.Minute
@@ -27,18 +27,18 @@ type (
 	ownLimitKey struct{}
 )
 
-// Limit limits the time of each single call that is made with the returned context, whatever its method is. It is what
-// a user has chosen for the calls of a controller.
+// Limit limits the time of each single call that is made with the returned context, whatever its method is. It is the
+// user's limit for the calls of a controller.
 func Limit(ctx context.Context, limit time.Duration) context.Context {
 	return context.WithValue(ctx, limitKey{}, limit)
 }
 
-// OwnLimit does the same for the caller's own reasons: a limit that a user has chosen goes before it.
+// OwnLimit does the same for the caller's own reasons: a user's limit takes precedence.
 func OwnLimit(ctx context.Context, limit time.Duration) context.Context {
 	return context.WithValue(ctx, ownLimitKey{}, limit)
 }
 
-// limitOf returns the limit of a call; 0 if it has none but its context's.
+// limitOf returns the limit of a call; 0 if only its context limits it.
 func limitOf(ctx context.Context, method string, controller time.Duration) time.Duration {
 	for _, key := range []any{limitKey{}, ownLimitKey{}} {
 		if limit, ok := ctx.Value(key).(time.Duration); ok {

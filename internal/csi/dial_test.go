@@ -21,8 +21,7 @@ import (
 // patience bounds what must not hang.
 const patience = time.Minute
 
-// brief is enough for a call of a driver that answers at once, and not long to
-// wait for one that never does.
+// brief is enough for a call of a driver that answers immediately, and short enough to wait for one that never does.
 const brief = 300 * time.Millisecond
 
 func within(t *testing.T, limit time.Duration) context.Context {
@@ -167,7 +166,7 @@ func TestHangingDriver(t *testing.T) {
 	c := dial(t, d, csi.WithControllerTimeout(brief))
 	d.OnCall("GetCapacity", always(csitest.Action{Hang: true}))
 	_, err := c.ControllerClient().GetCapacity(t.Context(), &csipb.GetCapacityRequest{})
-	// The driver's side may notice the deadline first, and tell Canceled.
+	// The driver's side may notice the deadline first, and return Canceled.
 	if csi.OutcomeOf(err) != volume.Unknown {
 		t.Errorf("%v, want an unknown outcome", err)
 	}
@@ -196,8 +195,7 @@ func TestDriverDiesDuringCall(t *testing.T) {
 	}
 }
 
-// noticed repeats a call while it fails because the old connection is lost; no
-// call may end in another way than not at all.
+// noticed repeats a call while it fails because the old connection is lost; every other call must not have been made.
 func noticed(t *testing.T, c *csi.Driver) error {
 	t.Helper()
 	ctx := within(t, patience)
@@ -245,8 +243,7 @@ func TestRenamedDriver(t *testing.T) {
 	}
 }
 
-// Calls that begin together on a lost connection must not slip by the check
-// that one of them makes.
+// Calls that begin together on a lost connection must not bypass the check that one of them makes.
 func TestRenamedDriverAndManyCalls(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)

@@ -1,5 +1,5 @@
-// Package csi calls CSI drivers. A Driver stands for the driver behind one socket; a Set holds the
-// drivers that a process knows.
+// Package csi calls CSI drivers. A Driver is the driver behind one socket; a Set holds the drivers that a process
+// knows.
 //
 // Life cycle: Dial connects, probes, and reads the driver's name and capabilities. Every call then
 // passes through the same chain: a deadline, one call at a time for each volume, a check of the

@@ -21,11 +21,11 @@ const (
 )
 
 // HeaderNodeOnly is the header with which a registrar of volplane answers the node agent that asks for its driver, if
-// the driver is known to have no service but that of the node at the socket.
+// the driver is known to have only the node service at the socket.
 const HeaderNodeOnly = "volplane-node-only"
 
-// ErrControllerLost says that the connection to a driver was lost when it was asked for its controller: some drivers
-// have a process for each service, say CONTROLLER_SERVICE in both, and end when the wrong one is asked.
+// ErrControllerLost says that the connection to a driver was lost when its controller was called: some drivers have a
+// process for each service, report CONTROLLER_SERVICE in both, and exit when the wrong one is called.
 var ErrControllerLost = errors.New("the connection was lost when the driver was asked for its controller")
 
 // Driver is one CSI driver behind one socket. It is safe for concurrent use.
@@ -36,12 +36,12 @@ type Driver struct {
 	Version string
 	// Endpoint is the path of the driver's socket.
 	Endpoint string
-	// HasController says that the controller service is behind this socket. The processes of a driver that has
-	// several may all say CONTROLLER_SERVICE, so it is the controller service that is asked.
+	// HasController says that the controller service is behind this socket. If a driver has several processes, all of them
+	// may report CONTROLLER_SERVICE, so the controller service itself is called.
 	HasController bool
 	// Scope says for which volumes the process that has this Driver calls the controller service.
 	Scope volume.Scope
-	// Place is the topology segment of the scope's node, as the driver has told it: then volumes are found by it, whatever
+	// Place is the topology segment of the scope's node, as reported by the driver: then volumes are found by it, whatever
 	// the cluster's objects say. It is nil if they are found by what the control plane has recorded.
 	Place map[string]string
 	// Plugin, Controller, Group and Node hold the capabilities, as the driver returned them to Dial.
@@ -58,7 +58,7 @@ type Driver struct {
 type NodeInfo struct {
 	// ID identifies the node in calls of the driver.
 	ID string
-	// MaxVolumes is how many volumes can be attached to the node; 0 is no limit.
+	// MaxVolumes is how many volumes can be attached to the node; 0 means no limit.
 	MaxVolumes int64
 	// Topology is the node's topology segment; empty if the driver has no topology.
 	Topology map[string]string
@@ -95,7 +95,7 @@ func (d *Driver) ControllerClient() csipb.ControllerClient {
 }
 
 // GroupControllerClient returns a client of the driver's group controller service. It refuses answers that are not
-// about the group that was asked for.
+// about the requested group.
 func (d *Driver) GroupControllerClient() csipb.GroupControllerClient {
 	return csipb.NewGroupControllerClient(d.service)
 }
@@ -112,7 +112,7 @@ func (d *Driver) NodeClient() csipb.NodeClient { return csipb.NewNodeClient(d.se
 // IdentityClient returns a client of the driver's identity service.
 func (d *Driver) IdentityClient() csipb.IdentityClient { return csipb.NewIdentityClient(d.service) }
 
-// Call calls any method of the driver, of which method is the full name.
+// Call calls any method of the driver by its full name.
 func (d *Driver) Call(ctx context.Context, method string, request, answer proto.Message) error {
 	return d.service.Invoke(ctx, method, request, answer)
 }
@@ -145,12 +145,11 @@ func CheckIs(d *Driver, name string) error {
 	return nil
 }
 
-// Connected says whether there is a connection to the driver. It makes no call.
+// Connected says whether a connection to the driver exists. It makes no call.
 func (d *Driver) Connected() bool { return d.link.connected() }
 
-// AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of
-// ctx when that ends first. Without a connection it tries to make one, and returns nil at once if
-// that fails. It may be repeated.
+// AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of ctx if that ends
+// first. Without a connection it tries to make one, and returns nil immediately if that fails. It may be repeated.
 func (d *Driver) AwaitLoss(ctx context.Context) error {
 	d.link.awaitLoss(ctx)
 	return ctx.Err()
@@ -203,7 +202,7 @@ func (d *Driver) askName(ctx context.Context) error {
 	return nil
 }
 
-// awaitName asks the driver for its name until it can be reached, and answers within the limit of a question, if any.
+// awaitName calls for the driver's name until it can be reached, and answers within the time limit, if any.
 func (d *Driver) awaitName(ctx context.Context, limit time.Duration) error {
 	return untilReady(ctx, func() (again bool, err error) {
 		ask, cancel := ctx, func() {}
@@ -217,7 +216,7 @@ func (d *Driver) awaitName(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// askController asks for the capabilities of the controller, and of the group controller beside it. Unimplemented says
+// askController reads the capabilities of the controller, and of the group controller beside it. Unimplemented means
 // that the controller is behind another socket, or that there is no group controller.
 func (d *Driver) askController(ctx context.Context) error {
 	c, err := d.ControllerClient().ControllerGetCapabilities(ctx, &csipb.ControllerGetCapabilitiesRequest{})
@@ -258,8 +257,8 @@ func awaitReady(ctx context.Context, identity csipb.IdentityClient) error {
 	})
 }
 
-// untilReady calls f until it does not want to be called again, and returns its error. When ctx ends before, it returns
-// the last error.
+// untilReady calls f until it does not request another call, and returns its error. If ctx ends first, it returns the
+// last error.
 func untilReady(ctx context.Context, f func() (again bool, err error)) error {
 	for pause := probePause; ; pause = min(2*pause, maxProbePause) {
 		again, err := f()

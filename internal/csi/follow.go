@@ -13,9 +13,9 @@ import (
 // notifications about one driver.
 const followPause = time.Second
 
-// Follow notifies the subscribers whenever a driver of the set answers after its connection was
-// lost, so that failed calls can be retried at once and not after their back-off. It returns when
-// ctx ends, and its goroutines end then, too.
+// Follow notifies the subscribers whenever a driver of the set answers after its connection was lost, which lets failed
+// calls be retried immediately instead of after their back-off. It returns when ctx ends, and its goroutines end then,
+// too.
 func (s *Set) Follow(ctx context.Context) {
 	var followed sync.Map
 	start := func(name string) {

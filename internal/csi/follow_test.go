@@ -7,8 +7,8 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// TestADriverThatIsBackIsTold, though nobody calls it; one that has left the set
-// is not.
+// TestADriverThatIsBackIsTold: subscribers are notified when a driver is back, even if no call is made; not when it has
+// left the set.
 func TestADriverThatIsBackIsTold(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
@@ -23,25 +23,25 @@ func TestADriverThatIsBackIsTold(t *testing.T) {
 		select {
 		case name := <-told:
 			if name != d.Name() {
-				t.Errorf("told of %q", name)
+				t.Errorf("notified of %q", name)
 			}
 		case <-ctx.Done():
-			t.Fatal("a driver that is back is not told")
+			t.Fatal("no notification of a driver that is back")
 		}
 	}
 	other := csitest.Start(t, csitest.Full())
 	drivers.Remove(c)
 	d.Restart()
-	// It would be told within the time that the other one takes.
+	// The notification would arrive before the other driver's.
 	drivers.Put(dial(t, other))
 	for range 2 {
 		select {
 		case name := <-told:
 			if name != other.Name() {
-				t.Errorf("told of %q, which has gone", name)
+				t.Errorf("notified of %q, which has left the set", name)
 			}
 		case <-ctx.Done():
-			t.Fatal("nothing is told")
+			t.Fatal("no notification")
 		}
 		other.Restart()
 	}

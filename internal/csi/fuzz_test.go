@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// FuzzAnswer wants every answer that passes to be within the limits.
+// FuzzAnswer: every accepted answer is within the limits.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []*csipb.CreateVolumeResponse{
 		{},
@@ -54,7 +54,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzError wants outcomes and descriptions of whatever a driver says.
+// FuzzError: every error of a driver has an outcome and a description.
 func FuzzError(f *testing.F) {
 	f.Add(uint32(0), "")
 	f.Add(uint32(13), "grpc: received message larger than max (5 vs. 4)")
@@ -73,7 +73,7 @@ func FuzzError(f *testing.F) {
 	})
 }
 
-// FuzzSecret wants no secret in an error that quotes it.
+// FuzzSecret: no error quotes a secret.
 func FuzzSecret(f *testing.F) {
 	f.Add("secret", "other", "before ", " after")
 	f.Add("aa", "aaa", "aaaa", "")
@@ -93,7 +93,7 @@ func FuzzSecret(f *testing.F) {
 	})
 }
 
-// TestDeadlines, in time that only passes when somebody waits.
+// TestDeadlines runs in virtual time.
 func TestDeadlines(t *testing.T) { synctest.Test(t, deadlines) }
 
 func deadlines(t *testing.T) {
@@ -128,7 +128,7 @@ func deadlines(t *testing.T) {
 		{t.Context(), csipb.Node_NodeStageVolume_FullMethodName, nodeLimit},
 		{hour, csipb.Controller_CreateVolume_FullMethodName, createLimit},
 		{hour, csipb.Node_NodeStageVolume_FullMethodName, time.Hour},
-		// What a user has chosen goes before all others, and never after the end of the context.
+		// A user's limit takes precedence over all others, but never extends beyond the end of the context.
 		{Limit(t.Context(), time.Hour), csipb.Controller_CreateVolume_FullMethodName, time.Hour},
 		{Limit(hour, ten), csipb.Controller_ListVolumes_FullMethodName, ten},
 		{OwnLimit(t.Context(), minute), csipb.Controller_CreateSnapshot_FullMethodName, minute},

@@ -7,8 +7,8 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// groupProblem returns what is wrong with an answer about a group of snapshots, or "". A group of which a volume is
-// missing is no copy of one moment, and what the driver adds to it would be deleted with it.
+// groupProblem returns what is wrong with an answer about a group of snapshots, or "". A group that lacks a volume is
+// not a copy of one moment, and a snapshot that the driver adds would be deleted with the group.
 func groupProblem(req, reply any) string {
 	switch r := req.(type) {
 	case *csipb.CreateVolumeGroupSnapshotRequest:
@@ -30,7 +30,7 @@ func groupProblem(req, reply any) string {
 	return ""
 }
 
-// membersProblem returns what is wrong with a group, whatever was asked for.
+// membersProblem returns what is wrong with a group, independently of the request.
 func membersProblem(g *csipb.VolumeGroupSnapshot) string {
 	if g.GetGroupSnapshotId() == "" {
 		return "no group snapshot id"

@@ -44,8 +44,8 @@ func group(id string, members ...string) *csipb.VolumeGroupSnapshot {
 	return g
 }
 
-// TestGroupAnswers: an answer must be about the volumes that were named, each once, and about one group. What the
-// driver did is not known otherwise.
+// TestGroupAnswers: an answer must be about the requested volumes, each once, and about one group. Otherwise the
+// outcome of the call is unknown.
 func TestGroupAnswers(t *testing.T) {
 	d := csitest.Start(t, grouping())
 	c := dial(t, d)
@@ -102,7 +102,7 @@ func TestGroupAnswers(t *testing.T) {
 	}
 }
 
-// TestGroupLife: a group is made once, and its snapshots go with it.
+// TestGroupLife: a group is created once, and its snapshots are deleted with it.
 func TestGroupLife(t *testing.T) {
 	d := csitest.Start(t, grouping())
 	c := dial(t, d)
@@ -134,8 +134,8 @@ func TestGroupLife(t *testing.T) {
 	}
 }
 
-// TestGroupService: the group controller is asked for where the driver says that it has one. A driver without one, or
-// whose process has none, is as good as before.
+// TestGroupService: the group controller is asked for if the driver reports that it has one. A driver without one, or
+// whose process lacks it, works as before.
 func TestGroupService(t *testing.T) {
 	d := csitest.Start(t, grouping())
 	if c := dial(t, d); !c.Plugin.GroupController || !c.Group.Snapshot {

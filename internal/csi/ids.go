@@ -12,9 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// checkIDs refuses requests with ids that no driver can have returned: somebody wrote them into an
-// object by hand. Calls that undo something are let through, because such an id may have been
-// accepted before this check existed.
+// checkIDs refuses requests with ids that no driver can have returned: a user wrote them into an object by hand. Calls
+// that undo something are let through, because such an id may have been accepted before this check existed.
 func checkIDs(next invoker) invoker {
 	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 		if m, ok := req.(proto.Message); ok && !isUndo(method) {

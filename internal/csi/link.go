@@ -25,8 +25,8 @@ const maxAnswer = 4 << 20
 // host may have hundreds of drivers, most of which are idle.
 const connectionBuffer = 4 << 10
 
-// window is how many bytes of a call's answers wait until they are read. By itself gRPC makes it as large as 16 MiB
-// when much is sent, and a driver's stream may be read slowly.
+// window is how many bytes of a call's answers wait until they are read. gRPC would let it grow to 16 MiB under load,
+// and a driver's stream may be read slowly.
 const window = 64 << 10
 
 // nameLimit is the time limit for reading the driver's name on a new connection.
@@ -95,8 +95,8 @@ func (l *link) invoke(ctx context.Context, method string, req, reply any, opts .
 	return callError(c.Invoke(ctx, method, req, reply, opts...))
 }
 
-// callError returns the error of a call for people. When the deadline of a call passes, the driver's side may
-// notice that first; gRPC's error then names the HTTP/2 frame that ended the stream, and not the deadline.
+// callError returns a readable error of a call. When the deadline of a call passes, the driver's side may notice that
+// first; gRPC's error then names the HTTP/2 frame that ended the stream, and not the deadline.
 func callError(err error) error {
 	s := status.Convert(err)
 	if s.Code() == codes.DeadlineExceeded && strings.HasPrefix(s.Message(), "stream terminated") {
@@ -137,8 +137,8 @@ func (l *link) connected() bool {
 // awaitLoss waits until the connection is lost.
 func (l *link) awaitLoss(ctx context.Context) { l.awaitLossOf(ctx, 0) }
 
-// awaitLossOf waits until connection number known is lost. It returns at once if another connection
-// has been made since. For 0 it waits for whichever connection there is.
+// awaitLossOf waits until connection number known is lost. It returns immediately if another connection has been made
+// since. For 0 it waits for any existing connection.
 func (l *link) awaitLossOf(ctx context.Context, known int64) {
 	c, err := l.take(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (l *link) awaitLossOf(ctx context.Context, known int64) {
 	}
 }
 
-// drop removes the connection. The caller holds connecting, so nobody starts to use it.
+// drop removes the connection. The caller holds connecting, so no call starts to use it.
 func (l *link) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

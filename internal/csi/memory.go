@@ -75,12 +75,11 @@ func hideInError(err error, hide func(string) string) error {
 	if err == nil || !ok {
 		return err
 	}
-	// The details of a status may quote secrets, too; CSI wants them empty.
+	// The details of a status may quote secrets, too; CSI requires them to be empty.
 	return status.Error(s.Code(), hide(s.Message()))
 }
 
-// hide returns the driver's text without secrets or, if the secrets are not known, why it is not
-// shown.
+// hide returns the driver's text without secrets or, if the secrets are unknown, why it is not shown.
 func (m *Memory) hide(ctx context.Context, driver, volumeID, text string) string {
 	if text == "" {
 		return ""
@@ -123,16 +122,16 @@ func idOf(req any) string {
 	return ""
 }
 
-// mayQuote returns the volume whose secrets an answer may quote, and whether there is one. An empty id stands for all
-// of the driver's volumes: what is wrong with its storage may be told in the words of any of them.
+// mayQuote returns the volume whose secrets an answer may quote, and whether there is one. An empty id means all of the
+// driver's volumes: a problem of its storage may be described in terms of any of them.
 func mayQuote(req any) (id string, ok bool) {
 	_, all := req.(*csipb.NodeGetStorageHealthRequest)
 	id = idOf(req)
 	return id, all || id != ""
 }
 
-// hideInAnswer removes secrets from the texts for people in an answer. All other fields are sent
-// back to the driver later and must not change.
+// hideInAnswer removes secrets from the human-readable texts in an answer. All other fields are sent back to the driver
+// later and must not change.
 func hideInAnswer(reply any, hide func(string) string) {
 	m, ok := reply.(proto.Message)
 	if !ok {

@@ -54,7 +54,7 @@ func TestCapability(t *testing.T) {
 	}
 }
 
-// TestKubernetesModes: a capability that is made of Kubernetes' modes says them.
+// TestKubernetesModes: a capability made from Kubernetes' access modes has these modes.
 func TestKubernetesModes(t *testing.T) {
 	for _, mode := range []string{"ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany"} {
 		for volumeMode, block := range map[string]bool{"Block": true, "Filesystem": false} {

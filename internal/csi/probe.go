@@ -13,8 +13,8 @@ import (
 )
 
 // Probe asks the driver at a socket, over a new connection, whether it is ready. An answer without the field counts as
-// ready. Until ctx ends it waits for somebody who listens at the socket, because a driver may just be restarting. It
-// may be repeated.
+// ready. Until ctx ends it waits for a listener at the socket, because the driver may be restarting. It may be
+// repeated.
 func Probe(ctx context.Context, socket string, opts ...Option) (ready bool, err error) {
 	conn, err := awaitListener(ctx, socket)
 	if err != nil {
@@ -32,7 +32,7 @@ func Probe(ctx context.Context, socket string, opts ...Option) (ready bool, err 
 	return r.GetReady() == nil || r.GetReady().GetValue(), nil
 }
 
-// awaitListener connects to a socket as soon as somebody listens there.
+// awaitListener connects to a socket as soon as there is a listener.
 func awaitListener(ctx context.Context, socket string) (net.Conn, error) {
 	connect := dialUnix(socket)
 	for pause := probePause; ; pause = min(2*pause, maxProbePause) {

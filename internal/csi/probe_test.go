@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// TestNameTimeout: a question for the name that hangs is asked anew after its time limit.
+// TestNameTimeout: a call for the name that hangs is repeated after its time limit.
 func TestNameTimeout(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	var asked atomic.Int64
@@ -30,7 +30,7 @@ func TestNameTimeout(t *testing.T) {
 	}
 }
 
-// TestProbe: a driver is asked over a connection of its own, as soon as it listens, and within the time limit.
+// TestProbe: a driver is probed over a new connection, as soon as it listens, and within the time limit.
 func TestProbe(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	d.OnCall("Probe", func(n int, _ any) csitest.Action {

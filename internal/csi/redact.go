@@ -33,8 +33,7 @@ func secretsOf(req any) []string {
 	return slices.DeleteFunc(out, func(secret string) bool { return strings.TrimSpace(secret) == "" })
 }
 
-// tokens returns the tokens in the JSON text and the text as a whole, which is all when the text
-// has another form.
+// tokens returns the tokens in the JSON text and the text as a whole, or only the text if it has another form.
 func tokens(text string) []string {
 	out := []string{text}
 	var byAudience map[string]struct{ Token string }
@@ -101,12 +100,11 @@ func eachInList(
 	}
 }
 
-// shortestNamed is the length of the shortest value that counts as secret because of its name:
-// "true" and "none" are no secrets, and they are parts of many words.
+// shortestNamed is the length of the shortest value that counts as secret because of its name: "true" and "none" are
+// not secrets, and they are parts of many words.
 const shortestNamed = 6
 
-// namesSecret says whether the name of a value says that the value is a secret. The name of a
-// Secret object is none.
+// namesSecret says whether the name of a value says that the value is a secret. The name of a Secret object is not one.
 func namesSecret(name, value string) bool {
 	return len(value) >= shortestNamed && isSecretName(name)
 }

@@ -11,9 +11,8 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// TestRetire: what is under way at a driver that another one takes the place of
-// ends as it would have, the other one waits for it, and only then the
-// connection is closed.
+// TestRetire: a call in flight at a driver that is being replaced ends normally, the new driver waits for it, and only
+// then the connection is closed.
 func TestRetire(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	turns := csi.NewVolumeLocks()
@@ -50,7 +49,7 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-// TestRetireIdle closes at once what nobody uses.
+// TestRetireIdle: an idle connection is closed immediately.
 func TestRetireIdle(t *testing.T) {
 	c := dial(t, csitest.Start(t, csitest.Full()))
 	c.Retire()

@@ -40,7 +40,8 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestControllerThatFails is none that is elsewhere: only Unimplemented says so.
+// TestControllerThatFails: a controller that fails still exists at this socket; only Unimplemented means that it is
+// elsewhere.
 func TestControllerThatFails(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	for _, code := range []codes.Code{codes.Internal, codes.PermissionDenied, codes.Unavailable} {
@@ -58,8 +59,8 @@ func TestControllerThatFails(t *testing.T) {
 	}
 }
 
-// TestNodeOnly: a driver that ends when its node's process is asked for its controller is reached by those who know
-// that it has none there. The others are told what it died of.
+// TestNodeOnly: a driver whose node process exits when it is called as a controller can be reached by callers who know
+// that this process has no controller. Other callers get the error of its death.
 func TestNodeOnly(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	d.OnCall("ControllerGetCapabilities", func(int, any) csitest.Action { return csitest.Action{Kill: true} })
@@ -77,8 +78,8 @@ func TestNodeOnly(t *testing.T) {
 	}
 }
 
-// TestNameOnly: whoever wants to know the name only neither waits until the driver is ready nor asks more. A driver
-// that does not listen yet is awaited.
+// TestNameOnly: a caller that needs only the name neither waits until the driver is ready nor calls anything else. A
+// driver that does not listen yet is awaited.
 func TestNameOnly(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	refuse := csi.WithFault(func(
@@ -119,7 +120,8 @@ func TestNameOnly(t *testing.T) {
 	}
 }
 
-// TestTerm: whoever loses the right to call a driver calls it no more, and does not wait for the call in flight.
+// TestTerm: a process that loses the right to call a driver makes no further calls, and does not wait for the call in
+// flight.
 func TestTerm(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	whole := dial(t, d)
@@ -178,7 +180,7 @@ func TestTermIsUncertain(t *testing.T) {
 	<-arrived
 	called := len(d.Calls())
 	for range 2 {
-		<-asked // before and after the wait for another call, which there was none of
+		<-asked // before and after waiting for another call, which does not exist
 	}
 	go func() { waiting <- create(t, limited, "v") }()
 	<-asked

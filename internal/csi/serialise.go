@@ -9,9 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// serialise makes one call at a time for each volume, as CSI asks of its callers. A call that times
-// out while waiting fails with Aborted, CSI's code for it, whose outcome is unknown, because the
-// call in flight may still take effect.
+// serialise makes one call at a time for each volume, as CSI requires. A call that times out while waiting fails with
+// Aborted, CSI's code for it, whose outcome is unknown, because the call in flight may still take effect.
 func serialise(t *VolumeLocks) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
@@ -37,7 +36,7 @@ func volumeOf(req any) string {
 	if id := idOf(req); id != "" {
 		return "id " + id
 	}
-	// A group has calls of its own, and CSI asks for one at a time of them, too.
+	// A group has its own calls, which CSI requires to be made one at a time, too.
 	if r, ok := req.(*csipb.CreateVolumeGroupSnapshotRequest); ok {
 		return "groupname " + r.GetName()
 	}

@@ -50,8 +50,8 @@ func (s *Set) Get(name string) (*Driver, bool) {
 	return d, ok
 }
 
-// For returns the driver with the name if the process calls it for the volumes of a node; an empty node stands for
-// those that belong to none.
+// For returns the driver with the name if the process calls it for the volumes of a node; an empty node means those
+// that belong to none.
 func (s *Set) For(name, node string) (*Driver, bool) {
 	d, ok := s.Get(name)
 	return d, ok && d.Scope.Has(node)

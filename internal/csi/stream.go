@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// NewStream makes one call that is answered by a stream. It is not traced, and does not wait for other calls: only the
+// NewStream makes one call with a stream of answers. It is not traced, and does not wait for other calls: only the
 // snapshot metadata service has streams, and it only reads.
 func (s service) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
@@ -45,7 +45,7 @@ func (s *stream) SendMsg(request any) error {
 	return s.ClientStream.SendMsg(request)
 }
 
-// RecvMsg reads the next answer, or the error at the end, which is io.EOF if all is well.
+// RecvMsg reads the next answer, or the error at the end, which is io.EOF after success.
 func (s *stream) RecvMsg(answer any) error {
 	err := callError(s.ClientStream.RecvMsg(answer))
 	if s.witness != nil && !errors.Is(err, io.EOF) {

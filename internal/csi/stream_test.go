@@ -28,7 +28,7 @@ func (blockDriver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (
 	return &csipb.GetPluginInfoResponse{Name: "d.example"}, nil
 }
 
-// GetMetadataAllocated answers twice, and then as the id of the snapshot says.
+// GetMetadataAllocated answers twice, and then as the snapshot's id determines.
 func (blockDriver) GetMetadataAllocated(
 	r *csipb.GetMetadataAllocatedRequest, answers csipb.SnapshotMetadata_GetMetadataAllocatedServer,
 ) error {

@@ -17,8 +17,8 @@ func (d *Driver) In(scope volume.Scope) *Driver {
 	return &scoped
 }
 
-// On returns the driver for the controllers of the volumes of the node that it runs on. It has told the node's topology
-// segment. Both share one connection.
+// On returns the driver for the controllers of the volumes of the node that it runs on. The driver reported the node's
+// topology segment. Both share one connection.
 func (d *Driver) On(node string, segment map[string]string) *Driver {
 	placed := d.In(volume.Scope{Node: node})
 	placed.Place = map[string]string{}
@@ -27,16 +27,16 @@ func (d *Driver) On(node string, segment map[string]string) *Driver {
 }
 
 // Within returns the driver for a caller that may call it during a term only, as the holder of a lease may. Once term
-// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. So do calls when
-// certain returns false: a process that was suspended knows by the clock that the term may be over before it can end
-// it. Both share one connection: to close or retire one of them does so for both.
+// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. Calls also fail with
+// ErrTerm when certain returns false: after a suspension, the clock shows that the term may be over before it can be
+// ended. Both drivers share one connection: closing or retiring one affects both.
 func (d *Driver) Within(term context.Context, certain func() bool) *Driver {
 	limited := *d
 	limited.service.call = withTerm(term, certain)(d.service.call)
 	return &limited
 }
 
-// lastsKey is the key of what says, in the context of a call, whether its term lasts.
+// lastsKey is the context key of the function that says whether a call's term lasts.
 type lastsKey struct{}
 
 func withTerm(term context.Context, certain func() bool) decorator {

@@ -74,7 +74,7 @@ func answerError(status int, said []byte) error {
 	return fmt.Errorf("the API server answers %d: %q", status, what)
 }
 
-// certify requests the certificate of a node's key, and returns it parsed and as it was received.
+// certify requests the certificate of a node's key, and returns it both parsed and as received.
 func certify(ctx context.Context, ask asker, node string, key *ecdsa.PrivateKey) (*x509.Certificate, []byte, error) {
 	q, err := request(pkix.Name{CommonName: decide.UserPrefix + node, Organization: []string{decide.NodesGroup}}, key)
 	if err != nil {

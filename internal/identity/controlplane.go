@@ -14,11 +14,11 @@ import (
 	decide "volplane.dev/volplane/internal/decide/identity"
 )
 
-// errUntrusted says that the server is not the one that has invited this host, or not by this address.
+// errUntrusted says that the server is not the one that issued the invitation, or has another address.
 var errUntrusted = errors.New("the server is not trusted")
 
 // Keys returns the keys of a control plane for an invitation. It retries until the server answers or ctx ends. It may
-// be repeated with the same dir, which has the key by which the server knows this host again after a lost answer.
+// be repeated with the same dir, which holds the key by which the server recognizes this host after a lost response.
 func Keys(ctx context.Context, config *rest.Config, dir string, log *slog.Logger) (decide.Keys, error) {
 	ask, err := newAsker(config, decide.PathControlPlane)
 	if err != nil {

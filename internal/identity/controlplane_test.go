@@ -18,10 +18,10 @@ import (
 	decide "volplane.dev/volplane/internal/decide/identity"
 )
 
-// keyHolder is a control plane that gives its keys away, in a test.
+// keyHolder is a control plane that hands out its keys, in a test.
 type keyHolder struct {
 	t *testing.T
-	// next is what becomes of the next requests, in order; then all go well.
+	// next are the results of the next requests, in order; later ones succeed.
 	next []error
 	said string
 	// names and keys are those of the requests.
@@ -73,7 +73,7 @@ func TestKeysAfterALostAnswer(t *testing.T) {
 	})
 }
 
-// TestKeysRefused: what cannot become better ends the start, says what to do, and shows nothing of an answer.
+// TestKeysRefused: an error that cannot go away ends the start, says what to do, and shows nothing of an answer.
 func TestKeysRefused(t *testing.T) {
 	untrusted := &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}
 	for name, c := range map[string]struct {

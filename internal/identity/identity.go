@@ -37,7 +37,7 @@ type Identity struct {
 	log           *slog.Logger
 }
 
-// Invited returns the name in an invitation, and of what it is.
+// Invited returns the name in an invitation, and its kind.
 func Invited(config *rest.Config) (name string, kind decide.Kind, ok bool) {
 	t, ok := decide.ParseToken(config.BearerToken)
 	return t.Node, t.Kind, ok
@@ -127,7 +127,7 @@ func retry(ctx context.Context, log *slog.Logger, do func() error) error {
 	}
 }
 
-// Keep renews the certificate, and knows where control planes are, until ctx ends.
+// Keep renews the certificate, and maintains the addresses of control planes, until ctx ends.
 func (i *Identity) Keep(ctx context.Context) {
 	if i.servers == nil {
 		i.keep(ctx)

@@ -24,11 +24,11 @@ import (
 
 const life = 6 * 24 * time.Hour
 
-// authority signs what it is asked to, in a test.
+// authority signs every request, in a test.
 type authority struct {
 	t   *testing.T
 	key *ecdsa.PrivateKey
-	// next is what becomes of the next requests, in order; then all go well.
+	// next are the results of the next requests, in order; later ones succeed.
 	next []error
 	// as is the name that it issues instead of the requested one.
 	as string
@@ -191,9 +191,8 @@ func TestJoinRefuses(t *testing.T) {
 	}
 }
 
-// TestKeep: a certificate is renewed when two thirds of its life are over, for a
-// new key each time; what fails is tried again in time, and the file always has
-// a key with its certificate.
+// TestKeep: a certificate is renewed when two thirds of its life are over, for a new key each time; a failed renewal is
+// tried again in time, and the file always has a key with its certificate.
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)

@@ -31,7 +31,7 @@ import (
 const (
 	// serversName is the file with the addresses of control planes.
 	serversName = "control-planes.json"
-	// stagger is how long an attempt to connect is alone before the next address is tried beside it.
+	// stagger is the head start of an attempt to connect before the next address is tried at the same time.
 	stagger = 300 * time.Millisecond
 	// dialLimit bounds an attempt.
 	dialLimit = 10 * time.Second
@@ -42,7 +42,7 @@ const (
 type servers struct {
 	path string
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// moved is called when another control plane answers than the one before.
+	// moved is called when another control plane responds than before.
 	moved func(before, now string)
 	// home is the address in the configuration of the clients, host:port.
 	home string
@@ -50,11 +50,11 @@ type servers struct {
 	authority []byte
 
 	mu sync.Mutex
-	// known are host:port of each, first the one that has answered last.
+	// known are the servers as host:port; the first is the one that responded last.
 	known []string
 }
 
-// stored is what the file holds: the addresses of the control planes whose certificates an authority has issued.
+// stored is the content of the file: the addresses of the control planes whose certificates an authority has issued.
 type stored struct {
 	Authority []byte   `json:"certificateAuthority"`
 	Addresses []string `json:"addresses"`
@@ -70,8 +70,8 @@ func serversBelow(root string) *servers {
 	}).DialContext}
 }
 
-// Reach has clients with a configuration connect to any control plane of its cluster whose address is stored below the
-// root of this host's agent, first to the one in the configuration. It calls moved when another one answers than
+// Reach makes clients with a configuration connect to any control plane of its cluster whose address is stored below
+// the root of this host's agent, first to the one in the configuration. It calls moved when another one responds than
 // before. Configurations of other servers stay as they are.
 func Reach(config *rest.Config, root string, moved func(before, now string)) {
 	s := serversBelow(root)
@@ -93,8 +93,8 @@ func Remember(root string, authority []byte, addresses []string) error {
 	return s.set(addresses)
 }
 
-// use has clients with a configuration connect to any of the servers, by its own Dial if it has one. It does nothing
-// and returns false if its server is no control plane of volplane that others may stand in for.
+// use makes clients with a configuration connect to any of the servers, through its own Dial if it has one. It does
+// nothing and returns false if its server is not a control plane of volplane that others may replace.
 func (s *servers) use(config *rest.Config) bool {
 	u, err := url.Parse(config.Host)
 	if config.ServerName != decide.ServerName || err != nil || u.Port() == "" {
@@ -109,8 +109,8 @@ func (s *servers) use(config *rest.Config) bool {
 	return true
 }
 
-// read takes the addresses in the file over, which another process may have written. If it is about another cluster, or
-// does not exist, what is known stays.
+// read adopts the addresses in the file, which another process may have written. If it is about another cluster, or
+// does not exist, the known ones stay.
 func (s *servers) read() {
 	var from stored
 	if durable.ReadJSON(s.path, maxSize, &from) != nil || !bytes.Equal(from.Authority, s.authority) {
@@ -124,7 +124,7 @@ func (s *servers) read() {
 	s.known = merge(s.known, from.Addresses)
 }
 
-// merge returns the addresses of now, those that were known in their order.
+// merge returns the current addresses, with those that were known in their previous order.
 func merge(known, now []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(known), func(a string) bool { return !slices.Contains(now, a) })
 	added := slices.DeleteFunc(slices.Clone(now), func(a string) bool { return slices.Contains(kept, a) })
@@ -137,8 +137,8 @@ type attempts struct {
 	servers *servers
 }
 
-// RoundTrip has the next connection lead to another server after an error, because what answers at an address may be no
-// control plane, or one that hangs. A request that changes nothing is sent there again.
+// RoundTrip makes the next connection go to another server after an error, because the address may belong to something
+// that is not a control plane, or to one that hangs. A request that changes nothing is sent there again.
 func (a *attempts) RoundTrip(r *http.Request) (*http.Response, error) {
 	for tried := 1; ; tried++ {
 		answer, err := a.RoundTripper.RoundTrip(r)
@@ -152,7 +152,7 @@ func (a *attempts) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// WrappedRoundTripper returns the RoundTripper that does the requests, as client-go wants it.
+// WrappedRoundTripper returns the RoundTripper that performs the requests, as client-go expects.
 func (a *attempts) WrappedRoundTripper() http.RoundTripper { return a.RoundTripper }
 
 // answer is what came of an attempt to connect.
@@ -207,7 +207,7 @@ func (s *servers) all() []string {
 	return all
 }
 
-// attempt connects to one address. A connection that comes when another one was chosen is closed.
+// attempt connects to one address. A connection that is established after another one was chosen is closed.
 func (s *servers) attempt(ctx context.Context, network, to string, answers chan<- answer) {
 	conn, err := s.dial(ctx, network, to)
 	select {
@@ -219,7 +219,7 @@ func (s *servers) attempt(ctx context.Context, network, to string, answers chan<
 	}
 }
 
-// prefer has an address be tried first from now on.
+// prefer makes an address the first to be tried from now on.
 func (s *servers) prefer(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *servers) follow(ctx context.Context, config *rest.Config, log *slog.Log
 	take := func(o any) {
 		published, ok := o.(*corev1.ConfigMap)
 		if !ok || len(published.Data) == 0 {
-			return // nothing is known, which is not that there are no control planes
+			return // unknown, which does not mean that there are no control planes
 		}
 		if err := s.set(planes.AddressesIn(published.Data)); err != nil {
 			log.Warn("the addresses of the control planes are not stored", "err", err)

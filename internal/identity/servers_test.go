@@ -17,7 +17,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/identity"
 )
 
-// network is what answers at addresses: "up" connects, "down" refuses, and nothing is silent.
+// network determines what happens at addresses: "up" connects, "down" refuses, and anything else is silent.
 type network map[string]string
 
 var errDown = errors.New("connection refused")
@@ -34,8 +34,8 @@ func (n network) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	return nil, context.Cause(ctx)
 }
 
-// TestDial: a client connects to the server that has answered last, and to another one if that does not answer: after
-// no time if it refuses, and after little if it is silent.
+// TestDial: a client connects to the server that responded last, and to another one if that does not respond:
+// immediately if it refuses, and after a short time if it is silent.
 func TestDial(t *testing.T) {
 	for name, c := range map[string]struct {
 		network network
@@ -74,7 +74,7 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// TestDialEnds: a client that gives up does not wait for servers that are silent.
+// TestDialEnds: a client that gives up does not wait for silent servers.
 func TestDialEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serversBelow(t.TempDir())
@@ -87,8 +87,8 @@ func TestDialEnds(t *testing.T) {
 	})
 }
 
-// TestServersLast: addresses survive a restart, those that are gone are forgotten, and the order stays. Addresses of
-// another cluster are not used.
+// TestServersLast: addresses survive a restart in the same order, and removed ones are forgotten. Addresses of another
+// cluster are not used.
 func TestServersLast(t *testing.T) {
 	root := t.TempDir()
 	for _, step := range []struct{ authority, now, want string }{
@@ -111,9 +111,8 @@ func TestServersLast(t *testing.T) {
 	}
 }
 
-// TestReach: a command connects to the control plane of its configuration, to another one if that does not answer, and
-// to no other one through a proxy, with another cluster's configuration, or without the name that all certificates
-// have.
+// TestReach: a command connects to the control plane of its configuration, and to another one if that does not respond,
+// but not through a proxy, with another cluster's configuration, or without the name in all certificates.
 func TestReach(t *testing.T) {
 	const home, other, proxy = "a:1", "b:1", "proxy:1"
 	root := t.TempDir()
@@ -156,9 +155,9 @@ func (r *refuses) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errDown
 }
 
-// TestNoControlPlane: after a request that has failed, for example because what answers at an address has no
-// certificate of a control plane, the next connection leads elsewhere. A request that reads is sent to each once. A
-// request that its caller has ended says nothing.
+// TestNoControlPlane: after a request that has failed, for example because the server at an address has no certificate
+// of a control plane, the next connection goes elsewhere. A read is sent to each server once. A request that its caller
+// has cancelled changes nothing.
 func TestNoControlPlane(t *testing.T) {
 	s := serversBelow(t.TempDir())
 	s.known, s.home = []string{"a", "b", "c"}, "c"

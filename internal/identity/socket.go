@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unacknowledged is how long what was sent may stay unacknowledged before the connection is given up.
+// unacknowledged is how long sent data may stay unacknowledged before the connection is given up.
 const unacknowledged = 10 * time.Second
 
 // limitUnacknowledged is net.Dialer's Control. The kernel's own limit is a quarter of an hour.

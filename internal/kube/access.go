@@ -17,18 +17,16 @@ type Access struct {
 	Verbs           []string
 	Namespace       string
 	Names           []string
-	// Fields are all that these verbs change in an existing object. Clients do not enforce
-	// it: tests do.
+	// Fields are all fields that these verbs change in an existing object. Clients do not enforce it: tests do.
 	Fields []Field
 }
 
-// Field is a field of objects with all that is below it. An entry of a list or map is
-// a field of its own: "metadata.finalizers[NAME]", "metadata.annotations[KEY]",
-// "status.conditions[TYPE]"; a name that ends in * stands for all that begin so.
+// Field is a field of objects with all that is below it. An entry of a list or map is a field of its own:
+// "metadata.finalizers[NAME]", "metadata.annotations[KEY]", "status.conditions[TYPE]"; a name that ends in * means all
+// names with that prefix.
 type Field struct {
 	Path string
-	// Shared says why the writers of a field that has several do not work against
-	// each other; a field without it has one writer.
+	// Shared says why several writers of a field do not work against each other; a field without it has one writer.
 	Shared string
 }
 

@@ -18,9 +18,9 @@ import (
 // mostNamed is how many objects of a kind are read by name. More are read as a whole: each name costs a watch.
 const mostNamed = 256
 
-// ByName has claims and volumes be read by name, as a kubelet reads them: the claims that the Pods name, the volumes
-// that these claims name, and the given volumes. An object is read before what names it can be seen, so one that is not
-// found does not exist. It must be called before Start.
+// ByName makes claims and volumes be read by name, as a kubelet reads them: the claims that the Pods name, the volumes
+// that these claims name, and the given volumes. An object is read before the object that names it becomes visible, so
+// one that is not found does not exist. It must be called before Start.
 func (c *Caches) ByName(volumes []string) {
 	c.newest = true
 	pods := c.Pods().store
@@ -54,9 +54,9 @@ func valuesOf[T Object](s *store[T], index string, objects []T) (out []string) {
 	return out
 }
 
-// Release forgets what was read by name, and what neither Pods and claims nor the given volumes name any more.
+// Release forgets objects that were read by name and that neither Pods and claims nor the given volumes name any more.
 func (c *Caches) Release(volumes []string) {
-	// What is being read because of an object that cannot be seen yet must stay.
+	// Objects being read because of an object that is not visible yet must stay.
 	if c.claims.byName == nil || !c.naming.TryLock() {
 		return
 	}
@@ -70,14 +70,14 @@ func (c *Caches) Release(volumes []string) {
 // byName fills a store with single objects.
 type byName[T Object] struct {
 	*store[T]
-	// naming is locked by those who forget objects, and by those who are about to show what names them.
+	// naming is locked while objects are forgotten, and while objects that name others are about to become visible.
 	naming *sync.RWMutex
 	one    func(key string) cache.ListerWatcher
 	all    cache.ListerWatcher
 	// first are the names that are read at the start.
 	first []string
 	begun chan struct{}
-	// run has a reflector fill a store until the returned function is called, which waits for its end. It and ended are
+	// run fills a store with a reflector until the returned function is called, which waits for its end. It and ended are
 	// set when begun is closed.
 	run   func(cache.ListerWatcher, cache.ReflectorStore) (stop func())
 	ended <-chan struct{}
@@ -123,7 +123,7 @@ func (b *byName[T]) start(ctx context.Context) {
 	}()
 }
 
-// follow returns when the objects have been read, and has them followed from then on.
+// follow returns when the objects have been read, and follows them from then on.
 func (b *byName[T]) follow(keys []string) {
 	<-b.begun
 	for _, f := range b.followersOf(keys) {
@@ -157,15 +157,15 @@ func (b *byName[T]) followersOf(keys []string) (out []*follower[T]) {
 	return out
 }
 
-// possible says whether an object can have a key. Pods and claims may name what no object can be named, and a request
-// for a very long name would fail for as long as they exist.
+// possible says whether an object can have a key. Pods and claims may name impossible objects, and a request for a very
+// long name would fail for as long as they exist.
 func possible(key string) bool {
 	return !slices.ContainsFunc(strings.SplitN(key, "/", 2), func(name string) bool {
 		return len(validation.NameIsDNSSubdomain(name, false)) > 0
 	})
 }
 
-// followAll reads all objects instead of single ones. The first list is newer than all that was read before.
+// followAll reads all objects instead of single ones. The first list is newer than everything that was read before.
 func (b *byName[T]) followAll() {
 	for _, f := range b.followers {
 		f.stop()

@@ -27,10 +27,10 @@ type Object interface {
 	metav1.Object
 }
 
-// Cache holds all objects of one kind as the watch last reported them, with the results of the
-// process's own writes laid over them until the watch has caught up: an object that was created is
-// found, one that was deleted is gone or being deleted, and the indexes agree. So a decision never
-// works on a state older than its own writes. Objects are shared: copy before changing.
+// Cache holds all objects of one kind as the watch last reported them, with the results of the process's own writes
+// applied to them until the watch has caught up: an object that was created is found, one that was deleted is gone or
+// being deleted, and the indexes agree. So a decision never works on a state older than its own writes. Objects are
+// shared: copy before changing.
 type Cache[T Object] struct {
 	store  *store[T]
 	source cache.ListerWatcher
@@ -90,7 +90,7 @@ func (c *Cache[T]) waitForKind(ctx context.Context) {
 	})
 }
 
-// Forgone says that the process does without the objects of this kind, so that none to be found means nothing.
+// Forgone says that the process works without the objects of this kind, so finding none means nothing.
 func (c *Cache[T]) Forgone() bool { return c.forgone }
 
 // optionalResource returns the resource of a kind that a server may not have, or "".
@@ -127,14 +127,12 @@ func (c *Cache[T]) ByUID(uid string) (T, bool) {
 	return none, false
 }
 
-// Wrote lays the result of a write over the cache. It is for writes by another client: a Writer
-// does so by itself.
+// Wrote applies the result of a write to the cache. It is for writes by another client: a Writer does so itself.
 func (c *Cache[T]) Wrote(o T) { c.store.recordWrite(o) }
 
-// Watch calls f for every change that the watch reports, one after the other: before is the zero
-// value for a new object, after for a deleted one. The process's own writes are reported like all
-// others, when the watch has them. Watch must be called before the cache is started, and f must not
-// block.
+// Watch calls f for every change that the watch reports, one after the other: before is the zero value for a new
+// object, after for a deleted one. The process's own writes are reported like all others, when the watch reports them.
+// Watch must be called before the cache is started, and f must not block.
 func (c *Cache[T]) Watch(f func(before, after T)) { c.listeners = append(c.listeners, newListener(f)) }
 
 // BeforeDelete calls f with the last state of each object that is deleted, before any reader of the

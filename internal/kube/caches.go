@@ -79,16 +79,16 @@ func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
 	return &Caches{client: client, node: node, trimmer: trimmer}
 }
 
-// NewNamespaceCaches returns caches for who serves the claims of one namespace on one node: they hold only the claims
-// of that namespace and its Pods of that node, and both with all that the API has.
+// NewNamespaceCaches returns caches for serving the claims of one namespace on one node: they hold only the claims of
+// that namespace and its Pods on that node, both with all fields.
 func NewNamespaceCaches(client kubernetes.Interface, namespace, node string) *Caches {
 	return &Caches{client: client, node: node, namespace: namespace, whole: true, trimmer: &Trimmer{}}
 }
 
-// Share has the caches share objects with others of the process. It must be called before they are started.
+// Share makes the caches share objects with others of the process. It must be called before they are started.
 func (c *Caches) Share(t *Trimmer) { c.trimmer = t }
 
-// Lendable asks for the caches that Borrow borrows, and returns c.
+// Lendable requests the caches that Borrow borrows, and returns c.
 func (c *Caches) Lendable() *Caches {
 	c.Claims()
 	c.Volumes()
@@ -96,8 +96,8 @@ func (c *Caches) Lendable() *Caches {
 	return c
 }
 
-// Borrow has the caches of claims, volumes and CSIDrivers be those of other caches, which are Lendable, hold what the
-// same API server has, and may have been started. They must not end before c.
+// Borrow takes the caches of claims, volumes and CSIDrivers from other caches, which are Lendable, are filled from the
+// same API server, and may have been started. They must not end before c.
 func (c *Caches) Borrow(from *Caches) {
 	c.claims, c.volumes, c.csiDrivers = from.claims.lend(), from.volumes.lend(), from.csiDrivers.lend()
 	c.created = append(c.created, c.claims, c.volumes, c.csiDrivers)
@@ -111,7 +111,7 @@ func (c *Caches) prepare(o any) (any, error) {
 	return c.trimmer.trim(o)
 }
 
-// Forgo has the caches of these resources stay empty, for a process that may not read them and can do without. It must
+// Forgo keeps the caches of these resources empty, for a process that may not read them and can work without. It must
 // be called before they are requested.
 func (c *Caches) Forgo(resources ...string) { c.forgone = resources }
 
@@ -169,8 +169,8 @@ func (c *Caches) CSIDrivers() *Cache[*storagev1.CSIDriver] {
 	return unless(c, "csidrivers", cacheFor(c, &c.csiDrivers, c.client.StorageV1().CSIDrivers(), "", nil))
 }
 
-// LimitCapacities has Capacities hold those of one namespace only: a sidecar may have no right to read others. It must
-// be called before Capacities.
+// LimitCapacities limits Capacities to one namespace: a sidecar may have no right to read others. It must be called
+// before Capacities.
 func (c *Caches) LimitCapacities(namespace string) { c.capacityNamespace = namespace }
 
 // Capacities returns the cache of CSIStorageCapacities.
@@ -228,8 +228,8 @@ func sourceOf[L runtime.Object](c *Caches, api listWatcher[L], selector string) 
 	}, c.client)
 }
 
-// Start starts the caches that were requested and returns when they hold the objects of the first
-// list, but for those of kinds that a server may not have. They follow the cluster until ctx ends.
+// Start starts the caches that were requested and returns when they hold the objects of the first list, except those of
+// kinds that a server may not have. They follow the cluster until ctx ends.
 func (c *Caches) Start(ctx context.Context) error {
 	for _, m := range c.created {
 		m.start(ctx)
@@ -238,7 +238,7 @@ func (c *Caches) Start(ctx context.Context) error {
 }
 
 // WaitForOptional returns when the caches of those inputs that a server may not have hold the objects of the first
-// list: where custom resources are not installed, when they are.
+// list. Where custom resources are not installed, it waits until they are.
 func (c *Caches) WaitForOptional(ctx context.Context, inputs []Access) error {
 	return c.wait(ctx, func(optional string) bool {
 		return slices.ContainsFunc(inputs, func(a Access) bool { return a.Resource == optional })

@@ -12,9 +12,9 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// Change writes what differs between two states of an object, over the version of the first: if another client has
-// written the object in the meantime, that is a conflict. Unlike Update it keeps fields that this program does not
-// know, for custom resources may be newer than it. part is a subresource.
+// Change writes the difference between two states of an object, based on the version of the first: if another client
+// has written the object in the meantime, that is a conflict. Unlike Update it keeps fields that this program does not
+// know, because custom resources may be newer than it. part is a subresource.
 func (w Writer[T]) Change(ctx context.Context, before, after T, part ...string) (T, error) {
 	was, err := fieldsOf(before)
 	var is map[string]any

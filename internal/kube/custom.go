@@ -26,7 +26,7 @@ type customClient[T Object, L runtime.Object] struct {
 	rest                rest.Interface
 	version             schema.GroupVersion
 	namespace, resource string
-	// kind is the name of the kind, which the API server wants to read in each object.
+	// kind is the name of the kind, which the API server requires in each object.
 	kind   string
 	object func() T
 	list   func() L

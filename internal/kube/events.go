@@ -43,7 +43,7 @@ const eventsPerSecond = 0.1
 // maxNote is the length limit, in bytes, that the API server has for the message of an event.
 const maxNote = 1024
 
-// Warn records an event of type Warning: something failed or cannot go on.
+// Warn records an event of type Warning: something failed or is blocked.
 func (r *Recorder) Warn(o runtime.Object, b volume.Because) { r.WarnWith(o, b, nil) }
 
 // WarnWith is Warn with more annotations.
@@ -72,8 +72,8 @@ func (r *Recorder) record(o runtime.Object, kind string, b volume.Because, notes
 	r.events.AnnotatedEventf(o, all, kind, string(b.Reason), "%s%s", clip(b.Message, maxNote-len(suffix)), suffix)
 }
 
-// sink sends the attempt and the next try with the count of a repeated event: the patch that
-// client-go makes has no annotations. It has events sent again that the API server could not write.
+// sink sends the attempt and the next try with the count of a repeated event: client-go's patch has no annotations. It
+// also makes client-go retry events that the API server could not write.
 type sink struct{ record.EventSink }
 
 // Create writes a new event.
@@ -82,8 +82,8 @@ func (s sink) Create(e *corev1.Event) (*corev1.Event, error) {
 	return written, sentAgain(err)
 }
 
-// sentAgain returns an error after which client-go sends an event again, if that can succeed. It gives up an event for
-// which the API server answers with any status, also that it is too busy, or that its store has no quorum.
+// sentAgain returns an error after which client-go sends an event again, if that can succeed. client-go gives up an
+// event after any status from the API server, even that it is too busy, or that its store has no quorum.
 func sentAgain(err error) error {
 	for _, passes := range []func(error) bool{
 		apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsServiceUnavailable,

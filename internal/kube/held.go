@@ -17,9 +17,9 @@ import (
 // ErrHeld says that nothing is unmounted, detached or deleted until an administrator has agreed.
 var ErrHeld = errors.New("nothing is taken away")
 
-// CheckHeld fails with ErrHeld after the API was restored from a backup, or an older store was put in the place of its
-// own, until an administrator accepts that what it does not know may be removed. It reads the API, because a cache may
-// be older than the restore.
+// CheckHeld fails with ErrHeld after the API was restored from a backup, or its store was replaced by an older one,
+// until an administrator accepts that unknown volumes may be removed. It reads the API, because a cache may be older
+// than the restore.
 func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 	maps := client.CoreV1().ConfigMaps(volume.NamespaceSystem)
 	restored, err := maps.Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
@@ -33,7 +33,7 @@ func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 		"volplane restore --accept", ErrHeld, Restored(restored))
 }
 
-// CheckHeldBeside returns CheckHeld for a process that has the API server in it. Only a start of the server can bring
+// CheckHeldBeside returns CheckHeld for a process that includes the API server. Only a start of the server can cause
 // such a hold, so the API is not asked again once there is none.
 func CheckHeldBeside(client kubernetes.Interface) func(ctx context.Context) error {
 	var free atomic.Bool
@@ -49,7 +49,7 @@ func CheckHeldBeside(client kubernetes.Interface) func(ctx context.Context) erro
 	}
 }
 
-// Restored says what the ConfigMap of a restore tells.
+// Restored describes the restore that its ConfigMap records.
 func Restored(o *corev1.ConfigMap) string {
 	if at := o.Data[volume.RestoredLacks]; at != "" {
 		return fmt.Sprintf("an older etcd, or another one, was put in the place of the one of %.40q", at)

@@ -43,9 +43,9 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	return l.finishLoad(), nil
 }
 
-// ReadIntentLogs returns what the intent logs of a namespace have, resolved or not, by the name of the log and by key.
-// It changes nothing, and others may write the logs at the same time. Objects that no writer of a log uses are left
-// out.
+// ReadIntentLogs returns the content of the intent logs of a namespace, resolved or not, by the name of the log and by
+// key. It changes nothing, and others may write the logs at the same time. Objects that no writer of a log uses are
+// left out.
 func ReadIntentLogs(
 	ctx context.Context, client kubernetes.Interface, namespace string,
 ) (map[string]map[string]string, error) {
@@ -68,7 +68,8 @@ func ReadIntentLogs(
 	return logs, nil
 }
 
-// Expire has the log read again before its next use, because another process may have written it. It may be repeated.
+// Expire makes the log be read again before its next use, because another process may have written it. It may be
+// repeated.
 func (l *IntentLog) Expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +89,8 @@ func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	defer l.mu.Unlock()
 	known := l.entries
 	l.entries, l.objects = map[string]*intent{}, map[string]*corev1.ConfigMap{}
-	// Of two objects with the same key, the one that was written later counts. Only earlier
-	// versions of this program, or two concurrent writers, left a key in two objects.
+	// Of two objects with the same key, the one that was written later counts. A key is in two objects only because of
+	// earlier versions of this program, or of two concurrent writers.
 	slices.SortStableFunc(all, func(a, b corev1.ConfigMap) int {
 		order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 		if err != nil {
@@ -115,15 +116,14 @@ func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	return slices.Compact(rewrite)
 }
 
-// isResolved says whether the server's value for a key is the one that was resolved, and was not
-// written once more by a write without an answer.
+// isResolved says whether the server's value for a key is the one that was resolved, and was not overwritten by a write
+// whose outcome is unknown.
 func (l *IntentLog) isResolved(known *intent, key, value string) bool {
 	return known != nil && known.resolved && known.value == value && l.unconfirmed[key] != value
 }
 
-// needRewrite returns the objects that have not changed since a write of unknown outcome: that
-// write could still arrive. After a rewrite, the server refuses it because of its old resource
-// version.
+// needRewrite returns the objects that have not changed since a write whose outcome is unknown: that write could still
+// arrive. After a rewrite, the server refuses it because of its old resource version.
 func (l *IntentLog) needRewrite() (names []string) {
 	for name, before := range l.pending {
 		now := l.objects[name]

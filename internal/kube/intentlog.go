@@ -21,8 +21,8 @@ const (
 	maxWait = 20 * time.Millisecond
 	// minOpenToWait is how many intents must be unresolved for a write to wait at all.
 	minOpenToWait = 8
-	// maxObjects is how many objects a log has at most: a role has to list all their names. If no
-	// object is free, new intents join the unresolved ones of another object, up to the limit of its kind.
+	// maxObjects is the maximum number of objects of a log: a role has to list all their names. If no object is free, new
+	// intents join the unresolved ones of another object, up to the limit of its kind.
 	maxObjects = 16
 )
 
@@ -61,7 +61,8 @@ func (p LogPlace) objects() []string {
 	return names
 }
 
-// has says whether an object with the log's label is one of its own: others have names that no writer of the log uses.
+// has says whether an object with the log's label is one of its own: other objects have names that no writer of the log
+// uses.
 func (p LogPlace) has(o *corev1.ConfigMap) bool { return slices.Contains(p.objects(), o.Name) }
 
 // Access returns the rights that the log's writer needs. It writes no other objects than the
@@ -81,11 +82,11 @@ func (p LogPlace) Access() []Access {
 	}
 }
 
-// IntentLog keeps, by key, what a process is about to do and must finish or undo after a crash. The
-// intents are stored in ConfigMaps or Leases. Intents that are put within a few milliseconds share one write,
-// and the write of new intents replaces an object whose intents are all resolved, so that many concurrent
-// intents cost few writes. The log has one writer. The writes of a second one are noticed as conflicts, and
-// the log is read again. It is safe for concurrent use.
+// IntentLog keeps, by key, what a process is about to do and must finish or undo after a crash. The intents are stored
+// in ConfigMaps or Leases. Intents that are put within a few milliseconds share one write, and the write of new intents
+// replaces an object whose intents are all resolved, so many concurrent intents cost few writes. The log has one
+// writer. The writes of a second one are noticed as conflicts, and the log is read again. It is safe for concurrent
+// use.
 //
 // A key is in one object at most: a key that is in some object already, resolved or not, is written
 // to that object. So an old value can never survive a newer one, whichever write is the last before
@@ -95,13 +96,13 @@ type IntentLog struct {
 	place  LogPlace
 	puts   Batch[putRequest]
 
-	// ioMu serializes reads and writes of the objects, so that either the fields below equal what
-	// the server has, or loaded is false.
+	// ioMu serializes reads and writes of the objects, so either the fields below equal the server's state, or loaded is
+	// false.
 	ioMu sync.Mutex
 
 	// mu guards the fields below. It is not held during requests.
 	mu sync.Mutex
-	// loaded says whether the fields below equal what the server has.
+	// loaded says whether the fields below equal the server's state.
 	loaded bool
 	// entries holds the intents on the server, by key.
 	entries map[string]*intent
@@ -112,8 +113,8 @@ type IntentLog struct {
 	// pending holds, by name, the objects that a write of unknown outcome may still change, in
 	// their state before that write; nil if the write creates the object.
 	pending map[string]*corev1.ConfigMap
-	// fences holds the names of objects that are not deleted until the process ends, because a
-	// pending write would create them once more.
+	// fences holds the names of objects that are not deleted until the process ends, because a pending write would create
+	// them again.
 	fences map[string]bool
 }
 
@@ -183,8 +184,8 @@ func (l *IntentLog) Holds(key string) bool {
 	return !l.loaded || coming || l.entries[key] != nil
 }
 
-// Put returns when the server has stored the intent. After an error the intent may be stored or
-// not; Get shows it, once the log was loaded again. Put may be repeated.
+// Put returns when the server has stored the intent. After an error the intent may be stored or not; Get shows it, once
+// the log is loaded again. Put may be repeated.
 func (l *IntentLog) Put(ctx context.Context, key, value string) error {
 	return l.puts.Do(ctx, putRequest{key: key, value: value})
 }
@@ -257,9 +258,9 @@ func (l *IntentLog) objectOf(key string) string {
 	return ""
 }
 
-// choose returns the object that a batch is written to: the one that has its keys already; or else
-// one without unresolved intents; or a new one; or, if the log has all its objects, the one with
-// the fewest bytes of unresolved intents.
+// choose returns the object that a batch is written to: the one that has its keys already; otherwise one without
+// unresolved intents; or a new one; or, if the log has all its objects, the one with the fewest bytes of unresolved
+// intents.
 func (l *IntentLog) choose(object string, batch []putRequest) (name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,8 +281,8 @@ func (l *IntentLog) choose(object string, batch []putRequest) (name string, err 
 	return object, nil
 }
 
-// leastFull returns an existing object without unresolved intents, or else a new one, or else the
-// one with the fewest bytes of unresolved intents.
+// leastFull returns an existing object without unresolved intents, otherwise a new one, otherwise the one with the
+// fewest bytes of unresolved intents.
 func (l *IntentLog) leastFull(open map[string]int) string {
 	rank := func(name string) int {
 		if l.objects[name] == nil {

@@ -35,13 +35,13 @@ func (p LogPlace) sheets(client kubernetes.Interface) sheets {
 	return client.CoreV1().ConfigMaps(p.Namespace)
 }
 
-// leaseSheets keeps intents in an annotation of Leases, which have no holder. They are the only objects that the rights
-// of every one of upstream's sidecars let it write.
+// leaseSheets keeps intents in an annotation of Leases, which have no holder. They are the only objects that every one
+// of upstream's sidecars has the right to write.
 type leaseSheets struct {
 	api typedcoordinationv1.LeaseInterface
 }
 
-// List returns all sheets that match. Damaged ones are an error: nothing may be forgotten that was begun.
+// List returns all sheets that match. Damaged ones are an error: no begun work may be forgotten.
 func (s leaseSheets) List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error) {
 	all, err := s.api.List(ctx, o)
 	if err != nil {
@@ -112,8 +112,8 @@ func sheetOf(lease *coordinationv1.Lease) (*corev1.ConfigMap, error) {
 	return sheet, nil
 }
 
-// ListIntents returns what all intent logs of a namespace have, of each object: those beside drivers keep it in Leases,
-// and others in ConfigMaps. An error may come with what could be read.
+// ListIntents returns the content of all intent logs of a namespace, by object: logs beside drivers are in Leases,
+// others in ConfigMaps. An error may come with a partial result.
 func ListIntents(ctx context.Context, client kubernetes.Interface, namespace string) ([]map[string]string, error) {
 	var out []map[string]string
 	var failed error

@@ -40,13 +40,12 @@ type internPool[T any] struct {
 	values map[string]T
 }
 
-// intern returns the pool's value for the key. If there is none, that is v, which is shared from
-// then on.
+// intern returns the pool's value for the key. Without one, it returns v, which is shared from then on.
 func (s *internPool[T]) intern(key []byte, v T) T {
 	return s.internFunc(key, func() T { return v })
 }
 
-// internFunc is intern with a value that is only made if the pool has none.
+// internFunc is intern with a value that is created only if the pool has none.
 func (s *internPool[T]) internFunc(key []byte, first func() T) T {
 	if len(key) > maxInternedLength {
 		return first()

@@ -50,13 +50,13 @@ func factsNotIn[T Object](o T, facts []fact[T]) []fact[T] {
 	return slices.DeleteFunc(slices.Clone(facts), func(f fact[T]) bool { return f.holds(o) })
 }
 
-// versionsRestarted stands for the resource version of a list after the server's versions restarted
-// from a lower number.
+// versionsRestarted is used as the resource version of a list after the server's versions restarted from a lower
+// number.
 const versionsRestarted = math.MaxUint64
 
-// merge takes what the watch reports of the overlay's key: object o, or, if exists is false, that
-// there is none. The watch has reported all changes of that key up to version upTo. It returns the
-// overlay that is still needed; remains is false if none is.
+// merge takes what the watch reports for the overlay's key: object o, or, if exists is false, that there is none. The
+// watch has reported all changes of that key up to version upTo. It returns the overlay that is still needed; remains
+// is false if none is.
 func (w overlay[T]) merge(o T, exists bool, upTo uint64) (rest overlay[T], remains bool) {
 	var none T
 	switch {

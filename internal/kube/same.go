@@ -23,11 +23,11 @@ type sameObjects struct {
 type pool interface {
 	// find returns the object of the same version that is held, or nil.
 	find(o any) any
-	// hold returns the object of the same version that is held, or else o, which is held from then on.
+	// hold returns the object of the same version that is held, otherwise o, which is held from then on.
 	hold(o any) any
 }
 
-// whole returns the pool for an object that nothing but managed fields is taken from; nil if none is shared.
+// whole returns the pool for an object of which only managed fields are removed; nil if objects are not shared.
 func (s *sameObjects) whole(o any) pool {
 	if s == nil {
 		return nil
@@ -46,7 +46,7 @@ func (s *sameObjects) whole(o any) pool {
 	return nil
 }
 
-// trimmed returns the pool for an object that is trimmed; nil if none is shared.
+// trimmed returns the pool for an object that is trimmed; nil if objects are not shared.
 func (s *sameObjects) trimmed(o any) pool {
 	if _, ok := o.(*corev1.Pod); ok && s != nil {
 		return &s.pods
@@ -54,7 +54,7 @@ func (s *sameObjects) trimmed(o any) pool {
 	return s.whole(o)
 }
 
-// fewObjects is how many objects of a kind are kept track of before those that are gone are looked for.
+// fewObjects is the number of tracked objects of a kind below which it does not look for objects that are gone.
 const fewObjects = 1024
 
 // latest holds the newest known version of each object of one kind. It is safe for concurrent use.
@@ -64,7 +64,7 @@ type latest[T any, P interface {
 }] struct {
 	mu      sync.Mutex
 	objects map[types.UID]weak.Pointer[T]
-	// full is the number of objects at which those that are gone are forgotten.
+	// full is the number of objects at which those that are gone are removed.
 	full int
 }
 

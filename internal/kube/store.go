@@ -30,14 +30,14 @@ type store[T Object] struct {
 	// seen is the resource version up to which the watch has reported everything. Versions of one
 	// kind are numbers that grow with each write, and a watch reports in order.
 	seen uint64
-	// seenOf is the same for each key where objects are read by name; else it is nil.
+	// seenOf is the same for each key where objects are read by name; otherwise it is nil.
 	seenOf map[string]uint64
-	// named is called with objects before they can be read, and returns what to call after that; nil for nothing.
+	// named is called with objects before they can be read, and returns a function to call after that; it may be nil.
 	named func([]T) (seen func())
 	// overlays holds the results of own writes that the watch has not caught up with.
 	overlays map[string]overlay[T]
 	indexes  map[string]index
-	// listeners hear of each change.
+	// listeners are notified of each change.
 	listeners []*listener[T]
 
 	synced   chan struct{}
@@ -170,7 +170,7 @@ func (s *store[T]) replace(all []T, upTo uint64) {
 	s.syncOnce.Do(func() { close(s.synced) })
 }
 
-// replaceOne stores a list of the object with a key at version upTo, which is the zero value if there is none.
+// replaceOne stores a list of the object with a key at version upTo; o is the zero value if the object does not exist.
 func (s *store[T]) replaceOne(key string, o T, upTo uint64) {
 	var none T
 	s.mu.Lock()
@@ -189,7 +189,7 @@ func (s *store[T]) replaceOne(key string, o T, upTo uint64) {
 	s.notify(s.set(key, o, exists, upTo)...)
 }
 
-// forget drops what is known of a key. No listener hears of it.
+// forget drops what is known of a key. No listener is notified.
 func (s *store[T]) forget(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +218,8 @@ func (s *store[T]) seenUpTo(key string) uint64 {
 	return s.seen
 }
 
-// name has what objects name be read, and returns what to call when they can be read themselves.
+// name makes the store read the objects that others name, and returns what to call when those become visible
+// themselves.
 func (s *store[T]) name(objects ...T) (seen func()) {
 	if s.named == nil {
 		return func() {}
@@ -226,9 +227,8 @@ func (s *store[T]) name(objects ...T) (seen func()) {
 	return s.named(objects)
 }
 
-// set stores what the watch reports of a key up to a version: object o, or, if exists is false,
-// that there is none; then o is the last known state, if any. It returns the changes that listeners
-// have to hear of.
+// set stores what the watch reports for a key up to a version: object o, or, if exists is false, that there is none;
+// then o is the last known state, if any. It returns the changes that listeners have to receive.
 func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []change[T]) {
 	var none T
 	before, known := s.objects[key]
@@ -249,7 +249,7 @@ func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []cha
 		}
 		delete(s.overlays, key)
 		if is := exists && o.GetUID() == w.uid; !is && (!known || before.GetUID() != w.uid) {
-			// Readers have seen an object that was created and deleted without a report of the watch.
+			// Readers have seen an object that was created and deleted without a report by the watch.
 			changes = append(changes, change[T]{w.last, none})
 		}
 	})
@@ -262,9 +262,9 @@ func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []cha
 	return changes
 }
 
-// changesBetween returns the changes of which listeners are notified when the watch reports an
-// object. If it was deleted and created under the same name while the watch was interrupted, these
-// are two changes. Objects of test fakes have no versions: each report is a change.
+// changesBetween returns the changes for the listeners when the watch reports an object. If it was deleted and created
+// under the same name while the watch was interrupted, these are two changes. Objects of test fakes have no versions:
+// each report is a change.
 func changesBetween[T Object](before, after T, known bool) []change[T] {
 	var none T
 	switch {
@@ -276,8 +276,8 @@ func changesBetween[T Object](before, after T, known bool) []change[T] {
 	return nil
 }
 
-// change calls a function that changes the known state of a key, and updates the index. Handlers
-// of beforeDelete are called if the object is gone then.
+// change calls a function that changes the known state of a key, and updates the index. It calls the handlers of
+// beforeDelete if the object is gone afterwards.
 func (s *store[T]) change(key string, change func()) {
 	before, existed := s.newest(key)
 	change()
@@ -322,7 +322,7 @@ func (s *store[T]) reindex(key string, before, after T) {
 	}
 }
 
-// listen has a listener hear of the objects that are there, and then of each change until ctx ends.
+// listen calls a listener for the existing objects, and then for each change until ctx ends.
 func (s *store[T]) listen(ctx context.Context, l *listener[T]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

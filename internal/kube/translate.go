@@ -10,16 +10,15 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// Translation returns the CSI source that stands for a volume of another kind, or nil. Both
-// functions are pure and are only called for volumes without a CSI source.
+// Translation returns the CSI source that represents a volume of another kind, or nil. Both functions are pure and are
+// only called for volumes without a CSI source.
 type Translation struct {
 	Volume func(*corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource
 	Inline func(*corev1.Volume) *corev1.CSIVolumeSource
 }
 
-// Translated returns a client whose volumes of another kind have, beside their own source, the CSI
-// source that stands for them. Caches made of the client show the same. The API server never sees
-// the CSI source: writes leave it out.
+// Translated returns a client that adds to volumes of another kind the CSI source that represents them. Caches made
+// from the client show it, too. The API server never sees the CSI source: writes leave it out.
 func Translated(client kubernetes.Interface, t Translation) kubernetes.Interface {
 	return &translated{client, t}
 }
@@ -63,8 +62,8 @@ type translated struct {
 	Translation
 }
 
-// trimmerOf returns what prepares each object before it is cached, and the client to fill caches with. That client is
-// not a translating one: the trimmer translates.
+// trimmerOf returns the function that prepares objects for caches, and the client that fills caches. That client does
+// not translate: the trimmer does.
 func trimmerOf(client kubernetes.Interface) (*Trimmer, kubernetes.Interface) {
 	if t, ok := client.(*translated); ok {
 		return &Trimmer{show: t.Show}, t.Interface

@@ -30,8 +30,8 @@ type Trimmer struct {
 // objects, too.
 func NewTrimmer(t Translation) *Trimmer { return &Trimmer{show: t.Show, same: &sameObjects{}} }
 
-// Whole returns the object to cache instead of o, with all that the API has but managedFields. It changes o unless it
-// has returned it before.
+// Whole returns the object to cache instead of o, with all fields except managedFields. It changes o unless it has
+// returned it before.
 func (t *Trimmer) Whole(o any) (any, error) {
 	return t.once(o, t.same.whole(o), func() {}), nil
 }
@@ -51,8 +51,8 @@ func (t *Trimmer) trim(o any) (any, error) {
 	}), nil
 }
 
-// once returns the object of a pool that is the same as o, or else o after a change. Readers of other caches may see
-// the objects of a pool, which are not changed again.
+// once returns the object of a pool that equals o, otherwise o after a change. Readers of other caches may see the
+// objects of a pool, which are not changed again.
 func (t *Trimmer) once(o any, in pool, change func()) any {
 	m, ok := o.(metav1.Object)
 	if !ok {
@@ -89,7 +89,7 @@ func (t *Trimmer) intern(o any, m metav1.Object) {
 	t.shared.meta(m)
 }
 
-// pod keeps what mounting needs and, for a Pod without a node, what placement needs.
+// pod keeps what mounting needs and, for a Pod without a node, also what placement needs.
 func (t *Trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
 	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountFor, volume.AnnMountOptions,
@@ -165,7 +165,7 @@ func filesOf(c *corev1.PodSecurityContext) *corev1.PodSecurityContext {
 	}
 }
 
-// keepLabels keeps of containers of all kinds with which SELinux options they mount what, if one has options of its
+// keepLabels keeps the SELinux options with which containers of all kinds mount their volumes, if any container has its
 // own. Otherwise all mount with the Pod's.
 func keepLabels(to, from *corev1.PodSpec) {
 	all := slices.Concat(from.InitContainers, from.Containers)

@@ -17,10 +17,10 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// Writer is a Cache that a component also writes to. When the API server has answered a write, the
-// result is laid over the cache, so that every later read sees it even if the watch is late. A
-// write without an answer has an unknown outcome and does not change the cache: it must be repeated
-// until it is answered, and a component that must not act before that has to remember it.
+// Writer is a Cache that a component also writes to. When the API server has answered a write, the result is applied to
+// the cache, so every later read sees it even if the watch is late. A write without an answer has an unknown outcome
+// and does not change the cache: it must be repeated until it is answered, and a component that must not act before
+// that has to remember it.
 //
 // Requests have the rights of the component's client.
 type Writer[T Object] struct {
@@ -91,9 +91,9 @@ func (w Writer[T]) Create(ctx context.Context, o T) (T, error) {
 	return w.answer("create", o, got, err)
 }
 
-// Ensure creates an object, or returns the existing one with its name as the API server has it now:
-// so it may be repeated after a lost answer. An error of that read does not have the type of an API
-// error, so that no caller takes it for a refusal of the create.
+// Ensure creates an object, or returns the existing one with its name as the API server has it now: so it may be
+// repeated after a lost answer. An error of that read does not have the type of an API error, so no caller mistakes it
+// for a refusal of the create.
 func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error) {
 	got, err = w.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {
@@ -106,7 +106,7 @@ func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error
 	return got, false, err
 }
 
-// Look reads an object from the API server itself, and lays it over the cache: an object that was just created
+// Look reads an object from the API server itself, and applies it to the cache: an object that was just created
 // elsewhere may not have arrived there. exists is false if the object does not exist.
 func (w Writer[T]) Look(ctx context.Context, namespace, name string) (exists bool, err error) {
 	got, err := w.api(namespace).Get(ctx, name, metav1.GetOptions{})

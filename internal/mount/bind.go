@@ -31,10 +31,10 @@ func ReadOnlyIf(is bool) Attr {
 	return 0
 }
 
-// Bind mounts source, with all mounts below it, at target; both must be directories, or neither.
-// Either the whole tree is mounted or nothing, and each mount of it gets the attributes. Mounts at
-// the target do not propagate to the source. Later mounts below a shared source propagate to the
-// bind mount unless that is read-only, so that nothing writable appears in it. It may be repeated.
+// Bind mounts source, with all mounts below it, at target; both must be directories, or neither. Either the whole tree
+// is mounted or nothing, and each mount of it gets the attributes. Mounts at the target do not propagate to the source.
+// Later mounts below a shared source propagate to the bind mount unless that is read-only, which keeps anything
+// writable from appearing in it. It may be repeated.
 func Bind(source, target string, attr Attr) error {
 	if err := bind(source, target, attr); err != nil {
 		return fail("bind "+source+" to", target, err)
@@ -119,7 +119,7 @@ func undoIfMoved(tree int, target string) error {
 	return errors.Join(ErrMoved, err, unix.Unmount(fdPath(tree), unix.MNT_DETACH))
 }
 
-// checkMounted fails if something else than the source is mounted at the target.
+// checkMounted fails if anything but the source is mounted at the target.
 func checkMounted(from, at int, top Point, attr Attr) error {
 	var a, b unix.Stat_t
 	if err := errors.Join(unix.Fstat(from, &a), unix.Fstat(at, &b)); err != nil {

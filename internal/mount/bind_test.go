@@ -59,8 +59,8 @@ func (g *grove) mount(path string) {
 	g.ok(os.MkdirAll(g.at(path), 0o700), unix.Mount(path, g.at(path), "tmpfs", 0, ""))
 }
 
-// backed makes a back end, and a tree as a driver of sshfs and gocryptfs makes
-// it: a tmpfs with the back end below it, and the view of that.
+// backed makes a back end and a tree as drivers of sshfs and gocryptfs do: a tmpfs with the back end below it, and a
+// view of the back end.
 func (g *grove) backed() {
 	g.Helper()
 	g.ok(os.MkdirAll(g.at("backend/view"), 0o700), os.Mkdir(g.at("bound"), 0o700))
@@ -70,7 +70,7 @@ func (g *grove) backed() {
 	g.ok(unix.Mount(g.at("backend/view"), g.at("source/data"), "", unix.MS_BIND, ""))
 }
 
-// below wants so many mounts at and below a path.
+// below requires this many mounts at and below a path.
 func (g *grove) below(path string, want int) []Point {
 	g.Helper()
 	points, err := Below(g.at(path))
@@ -80,8 +80,7 @@ func (g *grove) below(path string, want int) []Point {
 	return points
 }
 
-// TestBindTakesWhatIsBelow: what is written through a bind is where the driver
-// put it, not beside it.
+// TestBindTakesWhatIsBelow: writes through a bind go where the driver's mounts are, not underneath them.
 func TestBindTakesWhatIsBelow(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -93,7 +92,7 @@ func TestBindTakesWhatIsBelow(t *testing.T) {
 	if got, err := os.ReadFile(g.at("backend/view/file")); err != nil || string(got) != "data" {
 		t.Errorf("the back end has %q, %v", got, err)
 	}
-	// What is mounted below later is visible; what is unmounted concerns only the source.
+	// Later mounts below are visible; unmounts concern only the source.
 	g.ok(os.Mkdir(g.at("source/late"), 0o700))
 	g.mount("source/late")
 	g.below("bound", 4)
@@ -106,8 +105,7 @@ func TestBindTakesWhatIsBelow(t *testing.T) {
 	g.below("source", 0)
 }
 
-// TestBindForbidsBelow: what a bind forbids is forbidden everywhere in it, also
-// what comes later.
+// TestBindForbidsBelow: the restrictions of a bind apply everywhere below it, including later mounts.
 func TestBindForbidsBelow(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -125,15 +123,14 @@ func TestBindForbidsBelow(t *testing.T) {
 		}
 	}
 	g.ok(os.WriteFile(g.at("source/data/x"), nil, 0o600))
-	// Asked for again with more, it forbids that as well.
+	// If the bind is requested again with more restrictions, they apply as well.
 	g.ok(Unmount(g.at("bound")), Bind(g.at("source"), g.at("bound"), 0), Bind(g.at("source"), g.at("bound"), ReadOnly))
 	if err := os.WriteFile(g.at("bound/data/y"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 		t.Errorf("written to: %v", err)
 	}
 }
 
-// TestBindIsWhole: what the kernel would leave out of a bind is an error, not a
-// directory in which data is lost.
+// TestBindIsWhole: mounts that the kernel would omit from a bind are an error, not a directory in which data is lost.
 func TestBindIsWhole(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -144,8 +141,8 @@ func TestBindIsWhole(t *testing.T) {
 	g.below("bound", 0)
 }
 
-// TestUnmountInnermostFirst, in whatever order they were mounted, and beside what
-// only begins with the same name.
+// TestUnmountInnermostFirst: the order does not depend on the order of mounting, and other paths with the same prefix
+// are not affected.
 func TestUnmountInnermostFirst(t *testing.T) {
 	for name, unmount := range map[string]func(string) error{"unmount": Unmount, "detach": Detach} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +166,7 @@ func TestUnmountInnermostFirst(t *testing.T) {
 	}
 }
 
-// TestUnmountOfAPlainDirectory: it unmounts nothing that others have mounted below it.
+// TestUnmountOfAPlainDirectory: mounts that others have made below it are not unmounted.
 func TestUnmountOfAPlainDirectory(t *testing.T) {
 	g := newGrove(t)
 	g.mount("plain/theirs")
@@ -177,7 +174,7 @@ func TestUnmountOfAPlainDirectory(t *testing.T) {
 	g.below("plain", 1)
 }
 
-// TestUnmountOfWhatIsUsedBelow: nothing is taken from who uses it.
+// TestUnmountOfWhatIsUsedBelow: a mount in use is not taken away from its users.
 func TestUnmountOfWhatIsUsedBelow(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -193,8 +190,8 @@ func TestUnmountOfWhatIsUsedBelow(t *testing.T) {
 	g.below("source", 3)
 }
 
-// TestBindsInContainers: what a bridge mounts in a container is on its host, with
-// all that is below, and gone there when it is unmounted. The driver's own mounts stay.
+// TestBindsInContainers: a bridge's mount in a container appears on its host, with everything below it, and disappears
+// there when it is unmounted. The driver's own mounts stay.
 func TestBindsInContainers(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -257,8 +254,8 @@ func TestPeersStayApart(t *testing.T) {
 	}
 }
 
-// TestCopiesGoToo: what was bound is seen a second time, because all of the
-// directory is; there it is unmounted as well, and the driver's own mounts stay in both.
+// TestCopiesGoToo: a bound tree is visible a second time, because its whole directory is bound; it is unmounted there
+// as well, and the driver's own mounts stay in both places.
 func TestCopiesGoToo(t *testing.T) {
 	for name, unmount := range map[string]func(string) error{"unmount": Unmount, "detach": Detach} {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +276,7 @@ func TestCopiesGoToo(t *testing.T) {
 	}
 }
 
-// TestDeadAreDetached with all that is mounted below them.
+// TestDeadAreDetached: dead mounts are detached with everything mounted below them.
 func TestDeadAreDetached(t *testing.T) {
 	g := newGrove(t)
 	g.mount("source")
@@ -294,7 +291,7 @@ func TestDeadAreDetached(t *testing.T) {
 	g.below("source", 0)
 }
 
-// TestWithin: what leads into a directory by a bind leads into it.
+// TestWithin: a path that leads into a directory through a bind counts as inside it.
 func TestWithin(t *testing.T) {
 	g := newGrove(t)
 	g.ok(os.MkdirAll(g.at("data/pool/volumes"), 0o700), os.Mkdir(g.at("data-too"), 0o700),

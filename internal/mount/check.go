@@ -19,9 +19,9 @@ const (
 	fsckCancelled   = 32
 )
 
-// check repairs a filesystem, as far as that needs no decision, before it is mounted read-write,
-// and refuses one that needs a person (ErrNeedsPerson). xfs and btrfs repair themselves when they
-// are mounted, and their fsck does nothing (fsck.xfs(8), fsck.btrfs(8)).
+// check repairs a filesystem, as far as that needs no decision, before it is mounted read-write, and refuses one that
+// needs a user's decision (ErrNeedsPerson). xfs and btrfs repair themselves when they are mounted, and their fsck does
+// nothing (fsck.xfs(8), fsck.btrfs(8)).
 func check(ctx context.Context, device, fsType string) error {
 	if !slices.Contains([]string{"ext2", "ext3", "ext4"}, fsType) || !unmounted(device) {
 		return nil

@@ -40,12 +40,10 @@ func broken(t *testing.T, requests ...string) (device string) {
 	return device
 }
 
-// noticed is what the kernel, or an earlier check, writes when it finds errors:
-// without it e2fsck does not check.
+// noticed is what the kernel, or an earlier check, writes when it finds errors: otherwise e2fsck does not check.
 const noticed = "set_super_value state 2"
 
-// TestSmallDamageIsMended: files whose blocks and inodes the bitmaps say are
-// free would be overwritten.
+// TestSmallDamageIsMended: files whose blocks and inodes are marked as free would be overwritten.
 func TestSmallDamageIsMended(t *testing.T) {
 	device := broken(t, "freei kept", "freei dir", "set_super_value free_inodes_count 3", noticed)
 	target := mounted(t, device, "ext4")
@@ -67,8 +65,7 @@ func TestSmallDamageIsMended(t *testing.T) {
 	}
 }
 
-// TestBadDamageIsRefused until a person has decided about it; to be read it can
-// be mounted.
+// TestBadDamageIsRefused: serious damage is refused until a user has decided about it; a read-only mount is possible.
 func TestBadDamageIsRefused(t *testing.T) {
 	device, target := broken(t, "clri dir", noticed), t.TempDir()
 	want := "the filesystem on " + device + " has errors that need a person: run e2fsck -f " + device
@@ -98,7 +95,7 @@ func TestBadDamageIsRefused(t *testing.T) {
 	}
 }
 
-// TestNoGrowthOfDamage: what is to grow before it is mounted is refused as well.
+// TestNoGrowthOfDamage: a filesystem that has to grow before it is mounted is refused as well.
 func TestNoGrowthOfDamage(t *testing.T) {
 	device := broken(t, "clri dir")
 	file, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
@@ -132,7 +129,7 @@ func TestNobodyMountsWhatIsChecked(t *testing.T) {
 	mounted(t, device, "ext4")
 }
 
-// TestWriteProtectedDevice: what cannot be mended can be read.
+// TestWriteProtectedDevice: a filesystem that cannot be repaired can be mounted read-only.
 func TestWriteProtectedDevice(t *testing.T) {
 	device := broken(t)
 	protect := func(flag int) {
@@ -156,8 +153,7 @@ func TestWriteProtectedDevice(t *testing.T) {
 	}
 }
 
-// pretend puts a shell script in the place of e2fsck, and returns what says how
-// often it was called.
+// pretend puts a shell script in the place of e2fsck, and returns a function that counts its calls.
 func pretend(t *testing.T, script string) (calls func() int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -177,8 +173,7 @@ func pretend(t *testing.T, script string) (calls func() int) {
 	}
 }
 
-// TestWhatChecksSay: only errors that are left keep a filesystem from being
-// mounted, and a check that did not come to its end.
+// TestWhatChecksSay: only remaining errors and an incomplete check prevent a mount.
 func TestWhatChecksSay(t *testing.T) {
 	for _, c := range []struct {
 		script        string
@@ -207,7 +202,7 @@ func TestWhatChecksSay(t *testing.T) {
 	}
 }
 
-// unchecked wants no check of what is under these names.
+// unchecked requires that no device is checked, given the filesystem types by device.
 func unchecked(t *testing.T, fsTypes map[string]string) {
 	t.Helper()
 	calls := pretend(t, "exit 4")
@@ -259,7 +254,7 @@ func TestWhatIsNotChecked(t *testing.T) {
 	}
 }
 
-// TestNoToolForChecks: a host without e2fsck mounts what it has.
+// TestNoToolForChecks: a host without e2fsck mounts without a check.
 func TestNoToolForChecks(t *testing.T) {
 	device, dir := broken(t, noticed), t.TempDir()
 	program, err := exec.LookPath("mount")

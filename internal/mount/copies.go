@@ -22,7 +22,7 @@ const hostPIDs = "pid:[4026531836]"
 // Copies are places of filesystems that are mounted in more than one way.
 type Copies []site
 
-// Of says whether what a mount shows, or a part of it, is among them.
+// Of says whether the filesystem of a mount, or a part of it, is among them.
 func (c Copies) Of(p Point) bool {
 	return slices.ContainsFunc(c, func(s site) bool { return s.device == p.Device && isBelow(s.path, p.Root) })
 }
@@ -68,7 +68,7 @@ func placeOf(i *mountinfo.Info) site {
 	return site{fmt.Sprintf("%d:%d", i.Major, i.Minor), i.Root}
 }
 
-// seat says what is mounted where in the mounts of a peer group.
+// seat is the place of a mount within the mounts of a peer group.
 type seat struct {
 	what        site
 	peers, path string
@@ -78,8 +78,8 @@ func seatOf(i, parent *mountinfo.Info, peers string) seat {
 	return seat{placeOf(i), peers, filepath.Join(parent.Root, offset(i, parent))}
 }
 
-// goesWith says whether the kernel unmounts a mount together with one of those that go: what it is mounted
-// on is their peer, or receives what happens to it.
+// goesWith says whether the kernel unmounts a mount together with one of the given ones: its parent is their peer, or
+// receives their propagation.
 func (c covers) goesWith(i *mountinfo.Info, goes map[seat]bool) bool {
 	parent := c.byID[i.Parent]
 	if parent == nil {
@@ -94,7 +94,7 @@ func (c covers) goesWith(i *mountinfo.Info, goes map[seat]bool) bool {
 	return false
 }
 
-// view is what some processes see: a mount namespace, from a root directory of theirs.
+// view is what some processes see: a mount namespace, from their root directory.
 type view struct{ ns, root string }
 
 // otherTables returns the mounts of all mount namespaces but the caller's, whose mounts are own. A process that has
@@ -145,7 +145,7 @@ func otherTables(ctx context.Context, own []*mountinfo.Info) ([]*mountinfo.Info,
 // tasksOf returns the threads of a process, as folders of /proc: docker copies files in a thread that has mounts of its
 // own.
 func tasksOf(pid string) []string {
-	threads, _ := os.ReadDir("/proc/" + pid + "/task") // of a process that is gone, there are none
+	threads, _ := os.ReadDir("/proc/" + pid + "/task") // a process that has exited has no threads
 	out := make([]string, 0, len(threads))
 	for _, t := range threads {
 		out = append(out, pid+"/task/"+t.Name())
@@ -170,15 +170,15 @@ func wholeTable(task string) ([]*mountinfo.Info, error) {
 	return infos, err
 }
 
-// OnThreadOfItsOwn runs f in a thread that ends with it, so f may leave the namespaces of the process. The first
-// thread is left out: Go cannot end it, and /proc/self would be what that one sees ever after.
+// OnThreadOfItsOwn runs f in a thread that ends with it, so f may leave the namespaces of the process. The first thread
+// is left out: Go cannot end it, and /proc/self would show that thread's view from then on.
 func OnThreadOfItsOwn(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// While this goroutine waits with the first thread, another one cannot have it.
+			// While this goroutine occupies the first thread, no other can get it.
 			OnThreadOfItsOwn(f)
 			runtime.UnlockOSThread()
 			return
@@ -188,8 +188,8 @@ func OnThreadOfItsOwn(f func()) {
 	<-done
 }
 
-// enterAndRead takes the calling thread into a mount namespace, where it sees all, and reads its mounts by the folder
-// proc, for there may be none in the namespace.
+// enterAndRead moves the calling thread into a mount namespace, where it sees all mounts, and reads them from the
+// directory proc, because the namespace may have no /proc.
 func enterAndRead(ns, proc int) ([]*mountinfo.Info, error) {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return nil, os.NewSyscallError("unshare", err)
@@ -206,7 +206,7 @@ func enterAndRead(ns, proc int) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMountsFromReader(f, nil)
 }
 
-// tableOf returns what a process sees and, unless that was seen, the mounts.
+// tableOf returns the view of a process and, unless that view was seen before, its mounts.
 func tableOf(pid string, seen map[view]bool) (v view, infos []*mountinfo.Info, err error) {
 	if v, err = viewOf(pid); err != nil || seen[v] && v.ns != "" {
 		return v, nil, err
@@ -218,15 +218,15 @@ func tableOf(pid string, seen map[view]bool) (v view, infos []*mountinfo.Info, e
 	defer f.Close()
 	if infos, err = mountinfo.GetMountsFromReader(f, nil); err == nil {
 		if now, _ := viewOf(pid); now != v {
-			// The process has ended or gone elsewhere, and these are the mounts of another one.
+			// The process has ended or changed its namespace, and these are the mounts of another one.
 			err = fs.ErrNotExist
 		}
 	}
 	return v, infos, err
 }
 
-// viewOf returns what a process sees. The namespace is empty if the caller may not know it: then the
-// process has capabilities that the caller lacks, but its mounts can be read.
+// viewOf returns the mount namespace and the root of a process. The namespace is empty if the caller may not know it:
+// then the process has capabilities that the caller lacks, but its mounts can be read.
 func viewOf(pid string) (v view, err error) {
 	if v.ns, err = os.Readlink("/proc/" + pid + "/ns/mnt"); err == nil {
 		v.root, err = os.Readlink("/proc/" + pid + "/root")

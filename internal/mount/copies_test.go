@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFindCopies: what keeps a filesystem in use after its unmount here is a copy, wherever it is, and nothing else is.
+// TestFindCopies: a mount that keeps a filesystem in use after its unmount here is a copy, wherever it is, and nothing
+// else is.
 func TestFindCopies(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		// script runs beside the mount, which is $1 in a shared directory, says that it is ready, and ends with its input.
+		// script runs beside the mount, which is $1 in a shared directory, reports that it is ready, and ends with its input.
 		script string
 		copy   bool
 	}{
@@ -109,7 +110,7 @@ func TestFindCopiesPartialView(t *testing.T) {
 	script := `mount --bind "$1" /mnt; exec chroot /usr /bin/sh -c "echo ready; read x"`
 	end = holder(t, elsewhere("private", script), target)
 	if found, err := FindCopies(t.Context(), Inside(target)); err != nil || !found.Of(point) {
-		t.Errorf("beside nobody who sees all: %v, %v", found.Of(point), err)
+		t.Errorf("without a process that sees everything: %v, %v", found.Of(point), err)
 	}
 	end()
 }

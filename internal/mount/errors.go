@@ -21,8 +21,8 @@ var (
 	// ErrNotBlank says that a device holds data of another kind; it is never
 	// formatted.
 	ErrNotBlank = errors.New("device is not blank")
-	// ErrNeedsPerson says that a filesystem has errors whose repair could lose data, so a person
-	// has to decide. The error repeats until the filesystem was repaired.
+	// ErrNeedsPerson says that a filesystem has errors whose repair could lose data, so a user has to decide. The error
+	// repeats until the filesystem is repaired.
 	ErrNeedsPerson = errors.New("has errors that need a person")
 	// ErrHeld says that another process has the device open exclusively. The call may be repeated.
 	ErrHeld = errors.New("another program works on it; try again when that has ended")
@@ -33,7 +33,7 @@ var (
 	// ErrHidden says that a mount cannot be reached by its path any more, because something was
 	// mounted above it later.
 	ErrHidden = errors.New("what is mounted there is hidden by another mount above it")
-	// ErrNotFree says that there is something else than an empty directory or file at a path.
+	// ErrNotFree says that a path has something other than an empty directory or file.
 	ErrNotFree = errors.New("something else is there")
 	// ErrNotPlain says that a path is or contains a symbolic link.
 	ErrNotPlain = errors.New("path is a symbolic link or passes one")

@@ -59,8 +59,8 @@ func lookFS(fsType string) (filesystem, error) {
 	return f, nil
 }
 
-// Format makes a filesystem on a blank device. If the device has a filesystem of the same type
-// already, it is left as it is; other content is ErrNotBlank. It may be repeated.
+// Format makes a filesystem on a blank device. If the device has a filesystem of the same type already, it is left as
+// it is; the error for other content is ErrNotBlank. It may be repeated.
 func Format(ctx context.Context, device, fsType string) error {
 	if _, err := lookFS(fsType); err != nil {
 		return err
@@ -77,7 +77,7 @@ func Format(ctx context.Context, device, fsType string) error {
 	return FormatBlank(ctx, device, fsType)
 }
 
-// FormatBlank makes a filesystem on a device that the caller holds, and has seen to be blank: it is overwritten.
+// FormatBlank makes a filesystem on a device that the caller holds, and has checked to be blank: it is overwritten.
 func FormatBlank(ctx context.Context, device, fsType string) error {
 	f, err := lookFS(fsType)
 	if err != nil {
@@ -114,8 +114,8 @@ func Probe(ctx context.Context, device string) (string, error) {
 	return found, nil
 }
 
-// headSize is how many bytes at the beginning of a device must be readable before the device counts
-// as blank. All signatures of filesystems are there.
+// headSize is how many bytes at the beginning of a device must be readable before the device counts as blank. All
+// filesystem signatures are in that range.
 const headSize = 1 << 20
 
 // readable fails if the beginning of a device cannot be read: its content is unknown then, and mkfs
@@ -172,8 +172,8 @@ func GrowUnmounted(ctx context.Context, device, fsType string) error {
 	return tool(ctx, "resize2fs", device)
 }
 
-// ext4Fits says whether a filesystem is as large as its device, mounted or not: the kernel shows what it has of the
-// superblock in memory.
+// ext4Fits says whether a filesystem is as large as its device, mounted or not: the kernel shows its superblock in
+// memory.
 func ext4Fits(device string) (bool, error) {
 	has, err := ext4Size(device)
 	if err != nil {

@@ -16,7 +16,7 @@ type below struct {
 	table            Table
 }
 
-// newBelow mounts the volume, on a mount of its own if based says so.
+// newBelow mounts the volume, on a mount of its own if based is set.
 func newBelow(t *testing.T, based bool) *below {
 	t.Helper()
 	b := &below{t: t, top: t.TempDir()}
@@ -39,7 +39,7 @@ func (b *below) must(err error) {
 	}
 }
 
-// clear takes all mounts away, the newest first.
+// clear removes all mounts, the newest first.
 func (b *below) clear() {
 	points, err := Below(b.top)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *below) see(hidden bool) {
 	}
 }
 
-// stays tries to take the volume away.
+// stays tries to unmount the volume, and requires that it stays.
 func (b *below) stays() {
 	b.t.Helper()
 	for _, take := range []func(string) error{Unmount, Detach} {
@@ -77,9 +77,8 @@ func (b *below) stays() {
 func bound(dir string) error   { return unix.Mount(dir, dir, "", unix.MS_BIND, "") }
 func covered(dir string) error { return unix.Mount("cover", dir, "tmpfs", 0, "") }
 
-// TestHidden: a directory is mounted over itself, or something else over it. What was
-// mounted below is still in the table, and perhaps in use, but no path leads there: it is
-// neither mistaken for the visible mount nor reported as unmounted.
+// TestHidden: a directory is mounted over itself, or something else over it. Mounts below are still in the table, and
+// perhaps in use, but no path leads there: it is neither mistaken for the visible mount nor reported as unmounted.
 func TestHidden(t *testing.T) {
 	for name, c := range map[string]struct {
 		based bool
@@ -113,11 +112,11 @@ func TestHidden(t *testing.T) {
 			b.must(c.hide(b))
 			b.see(true)
 			b.stays()
-			// The path leads to what is mounted there afterwards.
+			// The path leads to the later mount.
 			b.must(os.MkdirAll(b.target, 0o700))
 			b.must(unix.Mount("anew", b.target, "tmpfs", 0, ""))
 			if p, mounted, err := b.table.At(b.target); err != nil || !mounted || p.Source != "anew" {
-				t.Errorf("what is mounted anew: %+v, %v, %v", p, mounted, err)
+				t.Errorf("the new mount: %+v, %v, %v", p, mounted, err)
 			}
 			b.stays()
 			for _, at := range c.covers(b) {
@@ -132,8 +131,7 @@ func TestHidden(t *testing.T) {
 	}
 }
 
-// TestReadOnlyBindForbidsNoLess: what the volume's own mount forbids, its second
-// place forbids as well.
+// TestReadOnlyBindForbidsNoLess: restrictions of the volume's own mount apply at its second place as well.
 func TestReadOnlyBindForbidsNoLess(t *testing.T) {
 	source, target := t.TempDir(), t.TempDir()
 	t.Cleanup(func() { _, _ = unix.Unmount(target, unix.MNT_DETACH), unix.Unmount(source, unix.MNT_DETACH) })

@@ -23,7 +23,7 @@ const (
 
 // Holder is a process that keeps a mount in use, or the kernel itself.
 type Holder struct {
-	// PID is 0 for the kernel, and Use says for what it uses the mount then.
+	// PID is 0 for the kernel; Use then says how it uses the mount.
 	PID int
 	// Command is the name of the process's program. The arguments are never read, because they may
 	// hold secrets.
@@ -127,8 +127,8 @@ func namespaceOf(process string) string {
 	return name
 }
 
-// holders returns first what the kernel uses a mount for and the processes that use it, which keeps it from being
-// unmounted, and then one process of each namespace that has a copy.
+// holders returns first the kernel's own uses of a mount and the processes that use it, which prevent an unmount, and
+// then one process of each namespace that has a copy.
 func (s *scan) holders(ctx context.Context) []Holder {
 	seen := map[string]bool{}
 	for _, pid := range s.pids {
@@ -194,8 +194,8 @@ func threadsOf(pid int) []thread {
 	return out
 }
 
-// readMounts adds the mounts of a namespace that are looked for: in the caller's namespace those at
-// the given paths, in others all that show the same filesystem; all mounts of the device that is looked for.
+// readMounts adds the relevant mounts of a namespace: in the caller's namespace those at the given paths, in others all
+// that show the same filesystem; or all mounts of the given device.
 func (s *scan) readMounts(t thread) {
 	f, err := os.Open(t.dir + "/mountinfo")
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 
 // holding is a process that uses a mount.
 type holding struct {
-	// script runs in a directory beside the mount, which is $1, says that it is ready,
-	// and ends with its standard input.
+	// script runs in a directory beside the mount, which is $1, reports that it is ready, and ends with its standard
+	// input.
 	script, command, use string
-	// elsewhere says that it has a mount namespace of its own.
+	// elsewhere means that it has its own mount namespace.
 	elsewhere bool
 }
 
@@ -35,9 +35,8 @@ func (h holding) check(t *testing.T, pid int, all []Holder) {
 	}
 }
 
-// TestHolders: each process that keeps a mount in use is named with the way in which it
-// does, and with its mount namespace if that is another one; other processes and
-// arguments are not.
+// TestHolders: each process that keeps a mount in use is named with its kind of use, and with its mount namespace if
+// that differs; other processes and their arguments are not.
 func TestHolders(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {
@@ -77,7 +76,7 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestKernelHolds: what the kernel uses a mount or a device for is named, although no process does.
+// TestKernelHolds: the kernel's own uses of a mount or a device are named, although no process uses it.
 func TestKernelHolds(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {

@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// kernel returns what the kernel itself uses the mounts or the device for, on behalf of no process that could be ended:
-// loop devices over files on them, swap space, and devices that are made of the device, such as those of LVM.
+// kernel returns the kernel's own uses of the mounts or the device, on behalf of no process that could be ended: loop
+// devices over files on them, swap space, and devices built on the device, such as those of LVM.
 func (s *scan) kernel() []Holder {
 	var out []Holder
 	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -44,7 +44,7 @@ func (s *scan) uses(path string) bool {
 	return (path == s.source || slices.ContainsFunc(s.paths, below)) && s.at(path)
 }
 
-// printable replaces what a terminal should not get.
+// printable replaces characters that a terminal should not receive.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -26,7 +26,7 @@ type queryResult struct {
 	err   error
 }
 
-// ErrNoAnswer says that a filesystem has not answered in time.
+// ErrNoAnswer says that a filesystem has not responded in time.
 var ErrNoAnswer = errors.New("the filesystem does not answer")
 
 // Dead says whether the filesystem at a path will never answer again, because its server has ended

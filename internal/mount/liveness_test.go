@@ -29,8 +29,8 @@ func fuse(t *testing.T, target string) (die func()) {
 	return func() { _ = dev.Close() }
 }
 
-// TestDead: a filesystem is dead when its server is, and not while it only does
-// not answer, for which the kernel is queried once.
+// TestDead: a filesystem is dead when its server is, but not while it merely does not respond, which costs one query of
+// the kernel.
 func TestDead(t *testing.T) {
 	target := t.TempDir()
 	die := fuse(t, target)

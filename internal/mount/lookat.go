@@ -18,8 +18,8 @@ import (
 // This file queries the kernel for the mounts of one path, at a cost that does not grow with the table. If
 // an answer is not certain, the table is read instead.
 
-// free says that nothing is mounted at a path, and nothing is hidden there: the whole way to it, and it itself, are in
-// the mount of the root directory, so nothing covers what was mounted below before. What is mounted there is not
+// free says that nothing is mounted at a path, and nothing is hidden there: the path and all directories above it are
+// in the mount of the root directory, so nothing covers an earlier mount below. A filesystem mounted there is not
 // accessed.
 func free(path string) bool {
 	fd, err := openFree(path)
@@ -52,8 +52,8 @@ func bare(path string) bool {
 	return len(entries) == 0 && err == nil || errors.Is(err, unix.ENOTDIR)
 }
 
-// lookAt returns what is mounted at a path, or no path if nothing is; alone says that it is the only mount at the path
-// and below it. What is mounted there is accessed, but its server, if it has one, is not.
+// lookAt returns what is mounted at a path, or no path if nothing is; alone means that it is the only mount at the path
+// and below it. The mount is accessed, but not its server, if it has one.
 func lookAt(path string) (p Point, alone, sure bool) {
 	if free(path) {
 		return p, false, true
@@ -67,7 +67,7 @@ func lookAt(path string) (p Point, alone, sure bool) {
 	if err != nil {
 		return p, false, false
 	}
-	// A mount to which the path leads is not hidden.
+	// A mount that the path leads to is not hidden.
 	id, top, err := uniqueAt(dir, filepath.Base(path))
 	if err != nil || !top {
 		return p, false, false
@@ -79,7 +79,7 @@ func lookAt(path string) (p Point, alone, sure bool) {
 	return p, on == above && childless(id), true
 }
 
-// uniqueAt is mountAt with the id of a mount that is never used again. Linux before 6.8 has none.
+// uniqueAt is mountAt with the unique id of a mount, which is never reused. Linux before 6.8 has no such id.
 func uniqueAt(dir int, name string) (id uint64, top bool, err error) {
 	st, err := statxAt(dir, name, unix.STATX_MNT_ID_UNIQUE)
 	if err == nil && st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {
@@ -107,7 +107,7 @@ func childless(id uint64) bool {
 const (
 	askBasics  = 1<<0 | 1<<1
 	askStrings = 1<<3 | 1<<4 | 1<<5 | 1<<9
-	// What has no options, or no subtype, has no bit for it in the answer.
+	// A mount without options or subtype has no bit for them in the answer.
 	askOptions, askSubtype = 1 << 7, 1 << 8
 
 	atOptions, atMask, atMajor, atMinor, atFlags, atType = 4, 8, 16, 20, 32, 36
@@ -115,7 +115,7 @@ const (
 	atSubtype, atSource, atText                          = 120, 124, 512
 )
 
-// mountOf returns a mount and the id of that on which it is mounted. Linux before 6.13 does not report all of it.
+// mountOf returns a mount and the id of its parent. Linux before 6.13 does not report all of it.
 func mountOf(id uint64) (p Point, on uint64, err error) {
 	r := mountRequest{id: id, param: askBasics | askStrings | askOptions | askSubtype}
 	r.size = uint32(unsafe.Sizeof(r))

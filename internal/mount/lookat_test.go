@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// TestLookSaysWhatTheTableSays: whichever way is taken, the answer is that of the mount table, also with a kernel that
-// says nothing of single mounts.
+// TestLookSaysWhatTheTableSays: whichever method is used, the answer is that of the mount table, even with a kernel
+// that does not describe single mounts.
 func TestLookSaysWhatTheTableSays(t *testing.T) {
 	top := newTop(t)
 	paths := places(t, top)
@@ -95,7 +95,8 @@ func newTop(t *testing.T) string {
 	return top
 }
 
-// places mounts below a directory whatever makes a difference, and returns the source of what is then at each path.
+// places creates, below a directory, every kind of mount that makes a difference, and returns the source of the mount
+// at each path.
 func places(t *testing.T, top string) map[string]string {
 	t.Helper()
 	_, device := disk(t, 8)
@@ -142,7 +143,7 @@ func places(t *testing.T, top string) map[string]string {
 	}
 }
 
-// denyMountCalls has the kernel say for the calling thread that it does not know statmount and listmount.
+// denyMountCalls makes statmount and listmount fail with ENOSYS for the calling thread.
 func denyMountCalls() error {
 	const load, ifEqual, answer = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K,
 		unix.BPF_RET | unix.BPF_K
@@ -202,7 +203,7 @@ func TestCostDoesNotGrow(t *testing.T) {
 	}
 }
 
-// BenchmarkLife is what a bind mount and its end cost beside others.
+// BenchmarkLife measures a bind mount and its unmount beside many other mounts.
 func BenchmarkLife(b *testing.B) {
 	for _, n := range []int{10, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -22,14 +22,14 @@ const loopTries = 100
 // for concurrent use.
 type Loops struct {
 	mu sync.Mutex
-	// known has what was seen by the names of devices below /sys/block.
+	// known holds, by the names of devices below /sys/block, what was seen of them.
 	known map[string]sighting
-	// renumbers says that the kernel was seen to give a device another number with a file. Those before 5.15 have no such
-	// numbers, and many before 6.5 keep them.
+	// renumbers means that the kernel was seen to give a device another number with another file. Kernels before 5.15 have
+	// no such numbers, and many before 6.5 keep them.
 	renumbers atomic.Bool
 }
 
-// sighting is the file that a device had, and the number that the kernel has given to the device with it.
+// sighting is a device's file, and the number that the kernel gave to the device with it.
 type sighting struct {
 	file     fileID
 	sequence string
@@ -145,8 +145,8 @@ func (l *Loops) Find(file string) (string, error) {
 	return l.search(file, id)
 }
 
-// search finds out which of the loop devices that have a file has the given one, except for those that are known
-// to have another one.
+// search finds out which of the loop devices with a file has the given one, skipping those that are known to have
+// another one.
 func (l *Loops) search(file string, id fileID) (string, error) {
 	disks, err := sizedLoops()
 	if err != nil {
@@ -171,8 +171,8 @@ func (l *Loops) search(file string, id fileID) (string, error) {
 	return "", failed
 }
 
-// sizedLoops returns the names of the loop devices that have a size, which those without a file do not: of these the
-// kernel keeps as many as there ever were.
+// sizedLoops returns the names of the loop devices that have a size, which those without a file do not have: the kernel
+// keeps every loop device that was ever created.
 func sizedLoops() ([]string, error) {
 	table, err := os.ReadFile("/proc/partitions")
 	if err != nil {
@@ -194,7 +194,7 @@ func sizedLoops() ([]string, error) {
 
 // ask finds out whether a device has a file, and remembers which one it has. name is that of its file.
 func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
-	// The order matters: what is learned must be no older than the number.
+	// The order matters: the file must not have been read before the number.
 	sequence := loopSequence(disk)
 	has, err := loopFile(disk)
 	switch {
@@ -204,8 +204,8 @@ func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
 	case errors.Is(err, unix.ENXIO):
 		return false, nil // it was detached in the meantime
 	}
-	// A new file may have the name of a deleted one, and the name is that in the mounts of who has attached the device,
-	// such as an earlier container of the driver.
+	// A new file may have the name of a deleted one, and the name is as in the mount namespace of the process that
+	// attached the device, such as an earlier container of the driver.
 	got, unknown := os.Stat(name)
 	switch {
 	case unknown == nil:
@@ -244,7 +244,7 @@ func (l *Loops) forget(disk string) {
 	delete(l.known, disk)
 }
 
-// isOthers says whether a device has been given no file since it had another one than this.
+// isOthers says whether a device still has the file, different from this one, that it was last seen with.
 func (l *Loops) isOthers(disk string, id fileID) bool {
 	l.mu.Lock()
 	s, known := l.known[disk]
@@ -267,8 +267,8 @@ func loopSequence(disk string) string {
 	return string(text[:n])
 }
 
-// isLost says whether a loop device that could not be inspected is not that of a file which exists here: its own file
-// was deleted or is lost, or the caller may attach none and so has not attached it.
+// isLost says whether a loop device that could not be inspected has certainly another file: its own file was deleted or
+// is lost, or the caller may attach none and so has not attached it.
 func isLost(name string, unread error) bool {
 	return strings.HasSuffix(name, " (deleted)") || errors.Is(unread, unix.ESTALE) ||
 		os.Geteuid() != 0 && errors.Is(unread, ErrNotPermitted)
@@ -281,7 +281,7 @@ func idOf(file os.FileInfo) fileID {
 	return fileID{}
 }
 
-// loopFile returns the file of a loop device. The error is ENXIO if it has none.
+// loopFile returns the file of a loop device. The error is ENXIO if no file is attached.
 func loopFile(disk string) (fileID, error) {
 	path := "/dev/" + disk
 	n, err := strconv.Atoi(strings.TrimPrefix(disk, "loop"))
@@ -350,7 +350,7 @@ func Freeze(target string) (thaw func() error, err error) {
 	if err := unix.IoctlSetInt(dir, ioctlFreeze, 0); err != nil {
 		return nil, errors.Join(fail("freeze", target, err), unix.Close(dir))
 	}
-	// The open directory reaches the filesystem also when something else is mounted at the path by then.
+	// The open directory reaches the filesystem even if something else has been mounted at the path since.
 	return func() error {
 		defer unix.Close(dir)
 		if err := unix.IoctlSetInt(dir, ioctlThaw, 0); err != nil {

@@ -13,13 +13,13 @@ import (
 type LoopState struct {
 	// Note is the text that was left with the device. It ends with it, and no crash parts them.
 	Note string
-	// AutoClear says that the device is released as soon as no process has it open: it was detached.
+	// AutoClear means that the device is released as soon as no process has it open: it was detached.
 	AutoClear bool
-	// Claimed says that a filesystem on it is mounted, in any mount namespace, or a program has it open exclusively.
+	// Claimed means that a filesystem on it is mounted, in any mount namespace, or that a program has it open exclusively.
 	Claimed bool
 }
 
-// ErrLoopGone says that a loop device has another file than it was taken for, or none any more.
+// ErrLoopGone says that a loop device has another file than expected, or no file any more.
 var ErrLoopGone = errors.New("the loop device has gone")
 
 // Keep prevents the loop device of a file from being released automatically, even if it was detached and is still in

@@ -16,15 +16,15 @@ import (
 // disk must not be killed.
 const toolLimit = 5 * time.Minute
 
-// Device mounts the filesystem of a block device at target, an existing directory. Options are
-// those of mount(8). An ext2, ext3 or ext4 filesystem that is not mounted anywhere yet, and is not
-// to be mounted read-only, is checked before; the error is ErrNeedsPerson if e2fsck cannot repair
-// it by itself, and ErrHeld if another process uses the device. It may be repeated.
+// Device mounts the filesystem of a block device at target, an existing directory. Options are those of mount(8). An
+// ext2, ext3 or ext4 filesystem that is not mounted anywhere yet, and will be writable, is checked first; the error is
+// ErrNeedsPerson if e2fsck cannot repair it automatically, and ErrHeld if another process uses the device. It may be
+// repeated.
 func Device(ctx context.Context, device, target, fsType string, options []string) error {
 	return mountDevice(ctx, device, target, fsType, options, !readOnly(options))
 }
 
-// NewDevice is Device for a filesystem that the caller has just made, which needs no check.
+// NewDevice is Device for a filesystem that the caller has just created, which needs no check.
 func NewDevice(ctx context.Context, device, target, fsType string, options []string) error {
 	return mountDevice(ctx, device, target, fsType, options, false)
 }
@@ -54,8 +54,8 @@ func mountDevice(ctx context.Context, device, target, fsType string, options []s
 	return mountAtDir(ctx, device, place, fsType, options)
 }
 
-// inherited is the path by which a program reaches the first file it inherits, and what is mounted
-// there. Without the dot, mount(8) would not follow the link.
+// inherited is the path of the first inherited file, or of what is mounted there. Without the dot, mount(8) would not
+// follow the link.
 const inherited = "/proc/self/fd/3/."
 
 // mountAtDir mounts at an open directory, wherever its path leads by now, and unmounts that if it
@@ -81,13 +81,13 @@ func tool(ctx context.Context, name string, args ...string) error {
 	return toolAt(ctx, nil, name, args...)
 }
 
-// toolAt runs a program that inherits an open directory, or nil. In errors, the directory's path
-// stands for the inherited one.
+// toolAt runs a program that inherits an open directory, or nil. Errors show the directory's path instead of the
+// inherited one.
 func toolAt(ctx context.Context, place *os.File, name string, args ...string) error {
 	_, err := output(ctx, place, name, args...)
 	if errors.Is(err, exec.ErrWaitDelay) {
-		// The program has succeeded, but its output is still open: in a daemon that it has started,
-		// or in another child that this process is just starting.
+		// The program has succeeded, but its output is still open: in a daemon that it has started, or in another child that
+		// this process is starting at the same time.
 		return nil
 	}
 	return err

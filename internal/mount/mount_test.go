@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk makes a file of some MiB with a loop device over it.
+// disk makes a file of some MiB with a loop device.
 func disk(t *testing.T, mib int64) (file, device string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "disk.img")
@@ -49,8 +49,8 @@ func mounted(t *testing.T, device, fsType string) string {
 	return target
 }
 
-// TestShutDown: a filesystem that the kernel has shut down, as it does after an error, is found out and can be
-// unmounted, and mounted again it has what it had.
+// TestShutDown: a filesystem that the kernel has shut down, as it does after an error, is detected and can be
+// unmounted, and after another mount it has its data.
 func TestShutDown(t *testing.T) {
 	_, device := disk(t, 320)
 	if err := Format(t.Context(), device, "xfs"); err != nil {
@@ -116,7 +116,8 @@ func gone(t *testing.T, file string) {
 	}
 }
 
-// TestLoopIsSearchedOnce: a device that was just made is found without a search, and one without a file is in none.
+// TestLoopIsSearchedOnce: a device that was just created is found without a search, and for a file without a device
+// there is no second search.
 func TestLoopIsSearchedOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a")
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
@@ -147,8 +148,8 @@ func TestLoopIsSearchedOnce(t *testing.T) {
 	}
 }
 
-// TestLoopThatAnotherHasNow: another program gives the device of a file to another file. What was seen of the device is
-// not believed.
+// TestLoopThatAnotherHasNow: another program gives the device of a file to another file. The remembered state of the
+// device is not trusted.
 func TestLoopThatAnotherHasNow(t *testing.T) {
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
@@ -180,8 +181,8 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 	}
 }
 
-// TestLoopNumberThatStays: with a kernel that keeps the number of a device when it gives it another file, a device that
-// is remembered with that number is asked.
+// TestLoopNumberThatStays: with a kernel that keeps the number of a device when it gives it another file, a device
+// remembered with that number is queried.
 func TestLoopNumberThatStays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a")
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
@@ -203,7 +204,7 @@ func TestLoopNumberThatStays(t *testing.T) {
 }
 
 // TestLoopIsFoundByAnotherContainer: the process that attached a device may have seen the file in a mount that no
-// longer exists, so that the device's own name for the file is useless.
+// longer exists, which makes the device's own name for the file useless.
 func TestLoopIsFoundByAnotherContainer(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	for _, step := range []func() error{
@@ -264,7 +265,7 @@ func TestFormatNeedsToRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The kernel has errors for what is behind the end of the file.
+	// The kernel returns errors for blocks beyond the end of the file.
 	if err := os.Truncate(file, 0); err != nil {
 		t.Fatal(err)
 	}

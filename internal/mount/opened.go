@@ -16,8 +16,8 @@ import (
 type Opened map[string]bool
 
 // FindOpened returns which devices are in use by descriptors: those of filesystems and block devices that were opened
-// by way of mounts at paths that are ours, and those of filesystems whose mounts are visible in no namespace, such as
-// a clone that is not mounted yet. A loop device on an open file is such a use, and so is whatever holds a block
+// by way of mounts at paths that are ours, and those of filesystems whose mounts are visible in no namespace, such as a
+// clone that is not mounted yet. A loop device on an open file is such a use, and so is everything that holds a block
 // device. An error means that there may be uses that were not found.
 func FindOpened(ctx context.Context, ours func(path string) bool) (Opened, error) {
 	tables, err := readTable()
@@ -78,7 +78,7 @@ func (o openSearch) processes(ctx context.Context) error {
 	return nil
 }
 
-// look inspects what a link of /proc leads to, without a request to the filesystem's server. A process may have ended.
+// look inspects the target of a link in /proc, without a request to the filesystem's server. A process may have ended.
 func (o openSearch) look(link string) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,
@@ -97,7 +97,7 @@ func (o openSearch) look(link string) {
 	}
 }
 
-// backing adds what loop devices have opened by way of paths of ours: no process has it open.
+// backing adds files that loop devices have opened through our paths: no process has them open.
 func (o openSearch) backing(ours func(path string) bool) error {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
@@ -106,7 +106,7 @@ func (o openSearch) backing(ours func(path string) bool) error {
 	for _, file := range files {
 		path, err := os.ReadFile(file)
 		if err != nil || !ours(strings.TrimSpace(string(path))) {
-			continue // it has just been detached, or is another's
+			continue // it was just detached, or belongs to another file
 		}
 		o.look(strings.TrimSpace(string(path)))
 	}
@@ -125,8 +125,8 @@ func DeviceOf(path string) (string, error) {
 	return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), nil
 }
 
-// Parts returns the device itself and its partitions, and whether one of them is held: by a device that is made of it,
-// such as one of device-mapper, or as swap space. It returns nothing for what is not a block device, or is gone.
+// Parts returns the device itself and its partitions, and whether one of them is held: by a device built on it, such as
+// one of device-mapper, or as swap space. It returns nothing if the path is not a block device, or is gone.
 func Parts(device string) (all []string, held bool) {
 	dir := "/sys/dev/block/" + device
 	all = []string{device}

@@ -10,7 +10,7 @@ import (
 )
 
 // TestFindOpened: a volume is in use by a descriptor that was passed to another process, by a clone that is mounted
-// nowhere, and by a loop device, but not by processes that open it by a path of their own.
+// nowhere, and by a loop device, but not by processes that open it through their own path.
 func TestFindOpened(t *testing.T) {
 	target, elsewhere := tmpfs(t), tmpfs(t)
 	if err := os.WriteFile(filepath.Join(target, "image"), make([]byte, 1<<20), 0o600); err != nil {
@@ -87,7 +87,7 @@ func TestFindOpenedDevice(t *testing.T) {
 	}
 }
 
-// TestParts: a partition belongs to its device, and a device that another one is made of is held.
+// TestParts: a partition belongs to its device, and a device on which another one is built is held.
 func TestParts(t *testing.T) {
 	_, device := disk(t, 16)
 	number, err := DeviceOf(device)
@@ -116,7 +116,7 @@ func tmpfs(t *testing.T) string {
 	return dir
 }
 
-// keepOpen has another process keep a file open.
+// keepOpen makes another process keep a file open.
 func keepOpen(t *testing.T, path string) (end func()) {
 	t.Helper()
 	f, err := os.Open(path)

@@ -87,8 +87,8 @@ func mountOfFile(info string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(line), 10, 64)
 }
 
-// mountID is mountAt without a question to the filesystem: one that the kernel has shut down after an error, as it does
-// with xfs, answers none.
+// mountID is mountAt without a call to the filesystem: one that the kernel has shut down after an error, as with xfs,
+// answers none.
 func mountID(dir int, name string) (int, error) {
 	id, _, err := mountAt(dir, name)
 	if !errors.Is(err, unix.EIO) {

@@ -56,8 +56,8 @@ func offset(i, parent *mountinfo.Info) string {
 	return strings.TrimPrefix(i.Mountpoint, strings.TrimSuffix(parent.Mountpoint, "/"))
 }
 
-// makePrivate makes the mount private that the table has at a path, but not one that was mounted
-// over it or in its place in the meantime.
+// makePrivate makes the mount that the table has at a path private, but not one that was mounted over it or replaced it
+// in the meantime.
 func makePrivate(p Point) error {
 	at, err := open(p.Path, unix.O_PATH)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// TestKeepApart: what was bound with all that is below it can be unmounted, and
-// stays where it was bound from; peers among themselves stay peers.
+// TestKeepApart: a tree that was bound recursively can be unmounted, and stays at its source; other peers stay peers.
 func TestKeepApart(t *testing.T) {
 	dir := t.TempDir()
 	host, bound := filepath.Join(dir, "host"), filepath.Join(dir, "bound")

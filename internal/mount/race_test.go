@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestExchangedDirectories: a directory above the path is replaced by a symbolic link to
-// another directory, again and again. Whatever the result of the operation, nothing is
-// mounted, unmounted, created or removed in the other directory.
+// TestExchangedDirectories: a directory above the path is replaced by a symbolic link to another directory, repeatedly.
+// Whatever the result of the operation, nothing is mounted, unmounted, created or removed in the other directory.
 func TestExchangedDirectories(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -44,7 +43,7 @@ func TestExchangedDirectories(t *testing.T) {
 	defer g.watch("elsewhere", untouched)()
 	for name, deed := range deeds {
 		done, refused := 0, 0
-		// Both happen, however the two take turns.
+		// Both results occur, however the two take turns.
 		const rounds, most = 1500, 20_000
 		for n := 0; n < rounds || (done == 0 || refused == 0) && n < most; n++ {
 			if err := deed(); err == nil {
@@ -62,7 +61,7 @@ func TestExchangedDirectories(t *testing.T) {
 	}
 }
 
-// watch looks for what is mounted in a directory for a moment only.
+// watch looks for short-lived mounts in a directory.
 func (g *grove) watch(dir, untouched string) (stop func()) {
 	var ended sync.WaitGroup
 	end := make(chan struct{})
@@ -85,8 +84,7 @@ func (g *grove) watch(dir, untouched string) (stop func()) {
 	}
 }
 
-// exchange exchanges two paths until it is stopped, which leaves them as they
-// were.
+// exchange swaps two paths repeatedly until it is stopped, which restores them.
 func (g *grove) exchange(a, b string) (stop func()) {
 	var ended sync.WaitGroup
 	end := make(chan struct{})
@@ -151,8 +149,8 @@ func TestDeviceAtAnExchangedDirectory(t *testing.T) {
 	g.below("", 1)
 }
 
-// TestMovedTarget: of a bind whose directory is moved while it is made nothing
-// stays, and who unmounts takes what is at the path.
+// TestMovedTarget: nothing stays of a bind whose directory is moved during the bind, and an unmount affects what is at
+// the path.
 func TestMovedTarget(t *testing.T) {
 	g := newGrove(t)
 	g.backed()

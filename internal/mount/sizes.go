@@ -13,9 +13,9 @@ import (
 // maxBytes is the largest size that is believed of a filesystem.
 const maxBytes = math.MaxInt64 / 2
 
-// Size returns the size in bytes of the filesystem that is mounted at a point, with all that it needs for itself, and
-// that of its device. The device's is 0 if the filesystem's own is not known exactly: it is the room for files then.
-// Size blocks if the filesystem does not answer.
+// Size returns the size in bytes of the filesystem that is mounted at a point, including its own overhead, and the size
+// of its device. The device's size is 0 if the filesystem's is not known exactly: it is the room for files then. Size
+// blocks if the filesystem does not respond.
 func Size(at Point) (filesystem, device int64, err error) {
 	var exact func(Point) (int64, error)
 	switch at.Type {
@@ -75,7 +75,7 @@ func btrfsSize(at Point) (int64, error) {
 	return product(at.Path, binary.NativeEndian.Uint64(device[32:]), 1)
 }
 
-// ask sends an ioctl to the filesystem that is mounted at a path. What it reads and answers is data.
+// ask sends an ioctl to the filesystem that is mounted at a path. Input and result are in data.
 func ask(path string, ioctl uintptr, data []byte) error {
 	top, err := openTop(path)
 	if err != nil {
@@ -89,8 +89,7 @@ func ask(path string, ioctl uintptr, data []byte) error {
 	return nil
 }
 
-// product returns the size of a number of blocks, if it is one: the numbers are read from a disk that a stranger may
-// have written.
+// product returns the size of a number of blocks, if it is valid: the numbers come from a disk with untrusted content.
 func product(where string, blocks, size uint64) (int64, error) {
 	if blocks == 0 || size == 0 || blocks > maxBytes/size {
 		return 0, fmt.Errorf("size of filesystem at %s: %d blocks of %d bytes cannot be", where, blocks, size)

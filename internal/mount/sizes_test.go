@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestSize: a filesystem is as large as it was made, whatever it needs of that for itself, and as large as it was
-// grown, also before that is written to its superblock.
+// TestSize: the size of a filesystem is the one with which it was created, including its own overhead, or to which it
+// was grown, even before that is written to its superblock.
 func TestSize(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 type Point struct {
 	// ID is the mount id of the kernel, which may reuse it after an unmount.
 	ID int
-	// Path is the mount point. Root is the directory of the filesystem that is visible there ("/"
-	// is all of it).
+	// Path is the mount point. Root is the directory of the filesystem that is visible there ("/" is the whole
+	// filesystem).
 	Path, Root string
 	// Device is "major:minor" of the filesystem.
 	Device string
@@ -34,7 +34,7 @@ type Point struct {
 	Hidden bool
 }
 
-// Filesystem names what is mounted by its type and source, without a password that the source may hold.
+// Filesystem names a mounted filesystem by its type and source, without a password that the source may contain.
 func (p Point) Filesystem() string {
 	source := p.Source
 	if scheme, rest, isURL := strings.Cut(source, "://"); isURL {
@@ -58,8 +58,9 @@ func (p Point) reached() (Point, bool, error) {
 }
 
 // Table is the mount table, which is read only after the kernel has reported a change. It reports none when a directory
-// above a mount point is renamed, and when a filesystem becomes read-only by itself: NoWrites may be outdated, and
-// callers that are about to unmount use At. The zero value is ready for use. It is safe for concurrent use.
+// above a mount point is renamed, and when a filesystem becomes read-only because of an error: NoWrites may be
+// outdated, and callers that are about to unmount use At. The zero value is ready for use. It is safe for concurrent
+// use.
 type Table struct {
 	mu   sync.Mutex
 	file *os.File
@@ -74,8 +75,8 @@ type Snapshot struct {
 	paths []string
 }
 
-// All returns all mounts, hidden ones as well, in the order in which they were made. It must not be changed, and does
-// not say which are hidden.
+// All returns all mounts, including hidden ones, in the order in which they were made. The result must not be changed,
+// and does not say which are hidden.
 func (t *Table) All() ([]Point, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +84,7 @@ func (t *Table) All() ([]Point, error) {
 	return t.all, err
 }
 
-// Snapshot returns what is mounted now, for those who compare several paths.
+// Snapshot returns the current mounts, for comparing several paths.
 func (t *Table) Snapshot() (Snapshot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,10 +140,10 @@ func (t *Table) Mounted(path string) (bool, error) {
 	return len(points) > 0, err
 }
 
-// Look is At for a path at which only what answers can be mounted: it is asked.
+// Look is At for a path at which only responsive filesystems can be mounted: the filesystem is accessed.
 func (t *Table) Look(path string) (Point, bool, error) { return lookOr(path, t.At) }
 
-// LookBelow is Below for a path at which only what answers can be mounted: it is asked.
+// LookBelow is Below for a path at which only responsive filesystems can be mounted: the filesystem is accessed.
 func (t *Table) LookBelow(path string) ([]Point, error) {
 	if p, alone, sure := lookAt(path); sure && alone {
 		return []Point{p}, nil
@@ -150,8 +151,8 @@ func (t *Table) LookBelow(path string) ([]Point, error) {
 	return t.Below(path)
 }
 
-// Places returns what is mounted at some paths, and below what is mounted there, for paths at which only what answers
-// can be mounted: that is asked. Other mounts may be left out.
+// Places returns the mounts at some paths and below them, for paths at which only responsive filesystems can be
+// mounted, because these are accessed. Other mounts may be left out.
 func (t *Table) Places(paths []string) (Snapshot, error) {
 	s := Snapshot{At: map[string]Point{}}
 	for _, path := range paths {
@@ -181,8 +182,8 @@ func (t *Table) refresh() error {
 	return nil
 }
 
-// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. What is mounted there
-// is not accessed.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. The mounted
+// filesystem is not accessed.
 func (t *Table) At(path string) (Point, bool, error) {
 	if free(path) {
 		return Point{}, false, nil
@@ -227,9 +228,8 @@ func (t *Table) read() error {
 	return nil
 }
 
-// CoveredBy names the filesystem that a path shows although another one is mounted there: something was mounted
-// later at a directory above it, or the mount at the path itself is not the one that own accepts. It is empty
-// otherwise.
+// CoveredBy names the filesystem that a path shows although another one is mounted there: something was mounted later
+// at a directory above it, or own does not accept the mount at the path itself. It is empty otherwise.
 func CoveredBy(points map[string]Point, path string, own func(Point) bool) string {
 	p, mounted := points[path]
 	switch {
@@ -331,8 +331,8 @@ func points(infos []*mountinfo.Info) []Point {
 	return out
 }
 
-// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. What is mounted there
-// is not accessed, so it reads the whole mount table for all but a path at which nothing is mounted.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. The filesystem there
+// is not accessed, so At reads the whole mount table, except for a path at which nothing is mounted.
 func At(path string) (Point, bool, error) {
 	if free(path) {
 		return Point{}, false, nil
@@ -344,10 +344,10 @@ func At(path string) (Point, bool, error) {
 	return reachedIn(infos, path)
 }
 
-// Look is At for a path at which only what answers can be mounted: it is asked.
+// Look is At for a path at which only responsive filesystems can be mounted: the filesystem is accessed.
 func Look(path string) (Point, bool, error) { return lookOr(path, At) }
 
-// lookOr queries the kernel for the mount at a path, and uses another answer if the kernel gives no certain one.
+// lookOr queries the kernel for the mount at a path, and uses another source if the kernel's answer is not certain.
 func lookOr(path string, at func(string) (Point, bool, error)) (Point, bool, error) {
 	if p, _, sure := lookAt(path); sure {
 		return p, p.Path != "", nil
@@ -363,7 +363,7 @@ func readTable() ([]*mountinfo.Info, error) {
 	return withoutTraps(infos), nil
 }
 
-// Trapped says whether an automount waits at a path, or has another filesystem mounted over it.
+// Trapped says whether an autofs mount waits at a path, or has another filesystem mounted over it.
 func Trapped(path string) (bool, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("autofs"))
 	if err != nil {
@@ -372,8 +372,9 @@ func Trapped(path string) (bool, error) {
 	return slices.ContainsFunc(infos, func(i *mountinfo.Info) bool { return i.Mountpoint == path }), nil
 }
 
-// withoutTraps leaves out the mounts of autofs. One of them has no files: it waits for the first access to its path,
-// and has another filesystem mounted over it then. So a path with nothing else is free, and nothing is hidden by one.
+// withoutTraps leaves out the mounts of autofs. An autofs mount has no files: it waits for the first access to its
+// path, and then mounts another filesystem over itself. So a path with nothing else is free, and an autofs mount hides
+// nothing.
 func withoutTraps(infos []*mountinfo.Info) []*mountinfo.Info {
 	below := map[int]int{}
 	for _, i := range infos {
@@ -402,7 +403,7 @@ func reachedIn(infos []*mountinfo.Info, path string) (Point, bool, error) {
 	return p.reached()
 }
 
-// site is a place in a filesystem, independent of the path by which it is reached.
+// site is a place in a filesystem, independent of the path under which it is reached.
 type site struct{ device, path string }
 
 // siteOf returns the place that a path without symbolic links leads to.

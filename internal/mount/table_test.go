@@ -38,8 +38,7 @@ func TestTableSeesEveryChange(t *testing.T) {
 	}
 }
 
-// TestTableBelow: what is at a directory and below it, but not beside it, and not
-// what no path leads to.
+// TestTableBelow: the mounts at a directory and below it, but not beside it, and not those that no path reaches.
 func TestTableBelow(t *testing.T) {
 	var table Table
 	defer table.Close()

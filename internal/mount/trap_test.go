@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTrapsAreFree: a path at which only an automount waits has nothing mounted; what is mounted over it has its own
-// parents, and may be hidden by what is mounted above.
+// TestTrapsAreFree: a path with only an autofs mount counts as free; a filesystem mounted over it has its own parents,
+// and may be hidden by a mount above.
 func TestTrapsAreFree(t *testing.T) {
 	infos := []*mountinfo.Info{
 		{ID: 1, Parent: 1, Mountpoint: "/"},
@@ -57,7 +57,7 @@ func TestBindOverTrap(t *testing.T) {
 	}
 }
 
-// setTrap has an automount wait at a directory. It never triggers a mount, because this process belongs to it.
+// setTrap mounts autofs at a directory. It never triggers a mount, because this process belongs to it.
 func setTrap(t *testing.T, dir string) {
 	t.Helper()
 	r, w, err := os.Pipe()

@@ -23,8 +23,8 @@ const (
 // mount at target itself. It may be repeated.
 func Unmount(target string) error { return unmountAll("unmount", target, 0) }
 
-// Detach is a lazy Unmount, which succeeds although a mount is in use: it is for filesystems whose
-// server has ended. It may be repeated.
+// Detach is a lazy Unmount, which succeeds even if a mount is in use: it is for filesystems whose server has ended. It
+// may be repeated.
 func Detach(target string) error { return unmountAll("detach", target, unix.MNT_DETACH) }
 
 // UnmountTop unmounts the topmost mount at a path, if there is one; with detach, lazily.
@@ -67,8 +67,8 @@ func unmountAll(operation, target string, flags int) error {
 	}
 }
 
-// choose returns the mount at or below a path that is unmounted next, if anything is mounted there, and the mount table
-// unless that mount is the only one: then nothing happens elsewhere by its unmount but what belongs to it.
+// choose returns the next mount to unmount at or below a path, if there is one, and the mount table unless that mount
+// is the only one: then its unmount affects nothing elsewhere.
 func choose(target string, flags int) (next Point, infos []*mountinfo.Info, err error) {
 	if p, alone, sure := lookAt(target); sure && (alone || p.Path == "") {
 		return p, nil, nil
@@ -89,9 +89,9 @@ func isRace(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, ErrMoved)
 }
 
-// nextOf returns the mount at or below a path that is unmounted next, a hidden one only if there is
-// no other: the innermost, which has no mounts on it; or for a lazy unmount the outermost, so that
-// no filesystem without a server has to be accessed.
+// nextOf returns the mount at or below a path to unmount next, a hidden one only if there is no other: the innermost,
+// which has no mounts on it; for a lazy unmount the outermost, which avoids any access to a filesystem without a
+// server.
 func nextOf(infos []*mountinfo.Info, target string, flags int) Point {
 	c := newCovers(infos)
 	holds := map[int]bool{}
@@ -116,8 +116,7 @@ func nextOf(infos []*mountinfo.Info, target string, flags int) Point {
 	return next
 }
 
-// stopBelow stops propagation below a path, so that an unmount there does not unmount anything
-// elsewhere.
+// stopBelow stops propagation below a path, so an unmount there does not unmount anything elsewhere.
 func stopBelow(infos []*mountinfo.Info, target string) error {
 	var paths []string
 	for _, i := range infos {

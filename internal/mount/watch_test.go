@@ -25,7 +25,7 @@ func TestWatch(t *testing.T) {
 		select {
 		case <-changed:
 		case <-time.After(time.Minute):
-			t.Fatal("nothing is told of a change")
+			t.Fatal("no notification of a change")
 		}
 	}
 	cancel()

@@ -47,7 +47,7 @@ type Options struct {
 	Client kubernetes.Interface
 	// Caches come from kube.NewNodeCaches and are not started yet.
 	Caches *kube.Caches
-	// ByName has the caches read those claims and volumes only that concern this node.
+	// ByName makes the caches read only those claims and volumes that concern this node.
 	ByName bool
 	// Drivers receives the drivers that register.
 	Drivers *csi.Set
@@ -70,21 +70,20 @@ type Options struct {
 	// RepublishEvery is the pause between two calls for the same target of a driver with
 	// requiresRepublish; the default is a minute.
 	RepublishEvery time.Duration
-	// PollEvery is the pause between two polls of what the node cannot watch: failed attaches and
-	// drivers' limits; the default is 10 seconds.
+	// PollEvery is the pause between two polls of states that the node cannot watch: failed attaches and drivers' limits;
+	// the default is 10 seconds.
 	PollEvery time.Duration
 	// StatsEvery is the pause between two reads of the volumes' usage and health; the default is a
 	// minute.
 	StatsEvery time.Duration
-	// LateMount is how long a mount may take to appear after a driver has said that it is there; the
-	// default is 5 seconds.
+	// LateMount is how long a mount may take to appear after a driver has reported success; the default is 5 seconds.
 	LateMount time.Duration
 	// FileLabel returns the label of files for a container's SELinux options; the default is the host's.
 	FileLabel func(*corev1.SELinuxOptions) (string, error)
 	// RegistrationGrace is the time after a start at which drivers that have not registered are
 	// removed from the Node's objects; the default is a minute.
 	RegistrationGrace time.Duration
-	// RestoreTime is how long a start waits for the volumes of the Pods that were there before; the default is a minute.
+	// RestoreTime is how long a start waits for the volumes of the Pods that existed before; the default is a minute.
 	RestoreTime time.Duration
 	// Restored, if set, is called when the Node is written and these Pods have their volumes, or RestoreTime is over. It
 	// returns when ctx ends. works fails if a part of the agent hangs.
@@ -203,7 +202,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// assemble creates the agent's parts; each is given those that it depends on.
+// assemble creates the agent's parts; each receives those that it depends on.
 func (a *Agent) assemble(search leftovers.Options) {
 	liveness := &mount.Liveness{}
 	a.node = identity.New(identity.Options{
@@ -273,7 +272,7 @@ func (a *Agent) recordedVolumes() []string {
 	return out
 }
 
-// watchMounts enqueues the volumes over which somebody mounts something, or which somebody unmounts.
+// watchMounts enqueues the volumes that are unmounted, or over which something is mounted, by others.
 func (a *Agent) watchMounts(ctx context.Context) {
 	if a.TrustDrivers {
 		return

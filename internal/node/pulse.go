@@ -9,16 +9,17 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// standstill is the time in which each loop of an agent goes round, also if the API server or a driver does not answer.
+// standstill is the time within which each loop of an agent iterates, even if the API server or a driver does not
+// respond.
 const standstill = 3 * time.Minute
 
-// pulse knows when the loops of an agent went round last.
+// pulse knows when each loop of an agent last iterated.
 type pulse struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
-// turned says that a loop has gone round.
+// turned records that a loop has iterated.
 func (p *pulse) turned(loop string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,10 +41,10 @@ func (p *pulse) works(context.Context) error {
 	return nil
 }
 
-// restoreStep is the pause between two looks at the Pods that do not have their volumes.
+// restoreStep is the pause between two checks of the Pods that do not have their volumes.
 const restoreStep = 200 * time.Millisecond
 
-// restore calls Restored when the Pods that were there at the start have their volumes, or have had the time for it.
+// restore calls Restored when the Pods that existed at the start have their volumes, or when RestoreTime is over.
 func (a *Agent) restore(ctx context.Context) {
 	if a.Restored == nil {
 		return

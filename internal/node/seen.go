@@ -13,7 +13,7 @@ import (
 type Seen struct {
 	// Volumes are the mounted volumes that have been inspected.
 	Volumes []health.Stats
-	// Storage is what each driver that is registered has told of its storage.
+	// Storage is what each registered driver has reported about its storage.
 	Storage map[string][]storagev1.StorageHealthCondition
 	// UnknownMounts is how many mounts no record explains, and UnreadableRecords how many records could not be read at
 	// the start.
@@ -36,7 +36,7 @@ func (a *Agent) Seen() Seen {
 	return out
 }
 
-// seen keeps what the rooms of an agent have seen.
+// seen holds what the parts of an agent have observed.
 type seen struct {
 	mu      sync.Mutex
 	last    Seen

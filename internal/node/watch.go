@@ -62,7 +62,7 @@ func (a *Agent) addPod(pod *corev1.Pod) {
 	a.pods.Add(cluster.Key(pod))
 }
 
-// nodeChanged enqueues the volumes that were attached, and has a deleted Node created again.
+// nodeChanged enqueues the volumes that were attached, and lets a deleted Node be created again.
 func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	a.node.Changed(before, after)
 	if after == nil {

@@ -17,14 +17,14 @@ type Flag struct {
 	Usage string
 	// Ignored says why the flag is accepted and does nothing; empty for flags that do something.
 	Ignored string
-	// Shared says that a process of several sidecars has the flag once, for all.
+	// Shared means that all sidecars of a process share the flag.
 	Shared bool
 	// WhenGiven says that upstream's default does not count here, but only an explicit value.
 	WhenGiven bool
 	// Old says that upstream's program of today does not have the flag: manifests of years ago do, or it is volplane's
 	// own.
 	Old bool
-	// into returns where the value goes.
+	// into returns where the value is stored.
 	into func(*Options, Role) any
 }
 
@@ -46,7 +46,7 @@ type Options struct {
 	LogFormat string
 	// Version prints the version and ends.
 	Version bool
-	// ProbeOnly says that the process was started to see whether it starts, and ends.
+	// ProbeOnly means that the process was started only to see whether it starts, and exits.
 	ProbeOnly bool
 
 	raw raw

@@ -7,8 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// add defines a flag of a role under a name. With upstreams, its value is upstream's default if none is given, and
-// otherwise the zero value.
+// add defines a flag of a role under a name. With upstreams, its default is upstream's, otherwise the zero value.
 func (f Flag) add(set *pflag.FlagSet, name string, o *Options, r Role, upstreams bool) {
 	value := f.into(o, r)
 	switch p := value.(type) {

@@ -31,7 +31,7 @@ func (g *Gates) Set(text string) error {
 	return nil
 }
 
-// String returns the gates as they are written.
+// String returns the gates in the syntax of the flag.
 func (g *Gates) String() string {
 	if g == nil {
 		return ""
@@ -49,7 +49,7 @@ func (g *Gates) Type() string { return "gates" }
 // gate is a feature gate that a sidecar has.
 type gate struct {
 	of []Role
-	// set does what the gate says; nil if nothing depends on it here.
+	// set applies the gate; nil if nothing depends on it here.
 	set func(o *Options, on bool) error
 	// alpha says that it is off unless it is set.
 	alpha bool
@@ -96,14 +96,14 @@ var errOtherNamespaces = errors.New("claims cannot be filled from another namesp
 // Alpha says whether a gate is off unless it is set.
 func Alpha(name string) bool { return gates()[name].alpha }
 
-// unless takes a controller away unless its gate is on.
+// unless removes a controller unless its gate is on.
 func (o *Options) unless(on bool, controller string) {
 	if !on {
 		o.Roles = slices.DeleteFunc(o.Roles, func(r string) bool { return r == controller })
 	}
 }
 
-// apply does what the gates say. An unknown one is an error, as it is upstream: it is probably misspelt.
+// apply applies the gates to the options. An unknown gate is an error, as upstream: it is probably misspelt.
 func (g Gates) apply(o *Options) error {
 	known := gates()
 	for _, name := range slices.Sorted(maps.Keys(g)) {
@@ -121,8 +121,7 @@ func (g Gates) apply(o *Options) error {
 	return nil
 }
 
-// serverGates are those that the libraries of an API server bring into upstream's programs, where nothing depends on
-// them.
+// serverGates are those that the libraries of an API server bring into upstream's programs, which do not use them.
 const serverGates = `
 APIResponseCompression APIServerIdentity APIServerWebhookAuthenticationToken APIServingWithRoutine AllAlpha
 AllBeta AllowParsingUserUIDFromCertAuth AllowUnsafeMalformedObjectDeletion CBORServingAndStorage

@@ -9,24 +9,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Kept is what becomes of a sidecar's arguments where its work goes to a process of several controllers.
+// Kept is the result of moving a sidecar's arguments to a process of several controllers.
 type Kept struct {
-	// Controllers do what the arguments ask for.
+	// Controllers are those that do the work of the arguments.
 	Controllers []string
-	// Args are the arguments that change what they do, with the names that AddControllers gives them.
+	// Args are the arguments that change what they do, with the names from AddControllers.
 	Args []string
-	// Gates are all gates that change what the sidecar does, set or not, except alpha gates that are
-	// off. A process has them once for all of its controllers.
+	// Gates are all gates that change what the sidecar does, set or not, except alpha gates that are off. All controllers
+	// of a process share them.
 	Gates Gates
-	// OnNode says that the sidecar works on each node, for the volumes that are made there.
+	// OnNode means that the sidecar works on each node, for the volumes that are created there.
 	OnNode bool
-	// Lost says which arguments have no place there, and what follows.
+	// Lost lists the arguments that have no equivalent there, and the consequences.
 	Lost []string
 }
 
-// Keep returns the equivalent of a sidecar's arguments in a process of several controllers. How it finds driver, API
-// server and leases, what it logs and where it serves metrics is not kept, since such a process has its own flags for
-// that; nor is what has no effect.
+// Keep returns the equivalent of a sidecar's arguments in a process of several controllers. Flags for the driver, the
+// API server, leases, logs and metrics are not kept, since such a process has its own; nor are flags without effect.
 func (r Role) Keep(args []string) Kept {
 	var o Options
 	set := r.flagSet(r.String(), &o)
@@ -49,7 +48,7 @@ func (f Flag) matters() bool {
 // gates says whether the flag sets feature gates.
 func (f Flag) gates() bool { return f.Name == "feature-gates" || f.Name == groupsFlag }
 
-// read returns the values that arguments give to flags of the set.
+// read returns the values in arguments for flags of the set.
 func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]string {
 	given := map[string][]string{}
 	for len(args) > 0 {
@@ -71,8 +70,8 @@ func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]stri
 	return given
 }
 
-// next reads the first of some arguments, which is a flag, and returns those after it. What follows an unknown flag is
-// its value unless it looks like a flag.
+// next reads the first of some arguments, which is a flag, and returns those after it. The argument after an unknown
+// flag is its value unless it looks like a flag.
 func next(set *pflag.FlagSet, args []string) (name, value string, rest []string) {
 	name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 	flag, rest := set.Lookup(name), args[1:]
@@ -86,7 +85,7 @@ func next(set *pflag.FlagSet, args []string) (name, value string, rest []string)
 	return name, value, rest
 }
 
-// set gives a flag its values, and says whether they are understood.
+// set gives a flag its values, and says whether they are valid.
 func (k *Kept) set(set *pflag.FlagSet, name string, values []string) bool {
 	for _, v := range values {
 		if strings.Contains(v, "$(") {
@@ -101,7 +100,7 @@ func (k *Kept) set(set *pflag.FlagSet, name string, values []string) bool {
 	return true
 }
 
-// keep finds the place of a flag that is set.
+// keep assigns a flag that is set.
 func (k *Kept) keep(o *Options, prefix, name, value string) {
 	switch name {
 	case "feature-gates", groupsFlag:
@@ -120,7 +119,7 @@ func (k *Kept) keep(o *Options, prefix, name, value string) {
 	}
 }
 
-// gates applies what is said of gates, and keeps those that have an effect.
+// gates applies the gates in the arguments, and keeps those that have an effect.
 func (k *Kept) gates(r Role, given Gates) {
 	known := gates()
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -160,7 +159,7 @@ func (g Gates) TakesAway(controllers []string) bool {
 	return g.apply(&o) != nil || len(o.Roles) < len(controllers)
 }
 
-// groupsFlag is what the gate CSIVolumeGroupSnapshot was before it was a gate.
+// groupsFlag is the flag that preceded the gate CSIVolumeGroupSnapshot.
 const groupsFlag = "enable-volume-group-snapshots"
 
 // oneGate is a gate that has a flag of its own.

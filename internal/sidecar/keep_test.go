@@ -74,7 +74,7 @@ func several(t *testing.T, args []string) sidecar.Options {
 	return o
 }
 
-// otherwise returns a value that changes what a flag says, and what the sidecar does otherwise with it.
+// otherwise returns a value that changes a flag, and the resulting difference in the sidecar's behaviour.
 func otherwise(t *testing.T, r sidecar.Role, f sidecar.Flag) (value string, want map[string]string) {
 	t.Helper()
 	before, _ := parse(r.String(), "")
@@ -87,8 +87,8 @@ func otherwise(t *testing.T, r sidecar.Role, f sidecar.Flag) (value string, want
 	return value, want
 }
 
-// TestKeep: each flag of each sidecar means the same in a process of several controllers, or does not concern
-// the sidecar's work. What is lost is in TestKeepInWords.
+// TestKeep: each flag of each sidecar means the same in a process of several controllers, or does not concern the
+// sidecar's work. TestKeepInWords has the lost ones.
 func TestKeep(t *testing.T) {
 	elsewhere := strings.Fields("version csi-address kubeconfig master leader-election leader-election-namespace " +
 		"leader-election-lease-duration leader-election-renew-deadline leader-election-retry-period " +
@@ -114,7 +114,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepInWords: what becomes of arguments as manifests have them.
+// TestKeepInWords: the results for arguments as in manifests.
 func TestKeepInWords(t *testing.T) {
 	for _, line := range lines(t, "kept.txt") {
 		words, want, _ := strings.Cut(line, " | ")

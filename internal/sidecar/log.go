@@ -16,13 +16,13 @@ const (
 	// callLevel is the verbosity from which on the levels of a program's own log are distinguished: below, there is only
 	// that of debugging.
 	callLevel = 5
-	// maxLibraries is the highest verbosity of libraries. From 8 on, client-go writes what it sends and receives into the
-	// log, and with it Secrets.
+	// maxLibraries is the highest verbosity of libraries. From 8 on, client-go logs requests and responses, including
+	// Secrets.
 	maxLibraries = 7
 )
 
-// Levels returns the levels from which on a program writes its own log, and that of libraries, which have klog's
-// levels. Libraries warn of what passes by itself, so that without -v only their errors count.
+// Levels returns the lowest levels of a program's own log and of that of libraries, which have klog's levels. Libraries
+// warn of temporary problems, so without -v only their errors are logged.
 func Levels(verbosity int) (own, libraries slog.Level) {
 	switch {
 	case verbosity <= 0:
@@ -41,7 +41,7 @@ func CheckLogFormat(format string) error {
 	return nil
 }
 
-// LogTo returns what writes the log in a format of --logging-format from a level on.
+// LogTo returns a handler that writes the log in a format of --logging-format from a level on.
 func LogTo(format string, to io.Writer, level slog.Level) slog.Handler {
 	o := &slog.HandlerOptions{Level: level}
 	if format == "json" {

@@ -14,7 +14,8 @@ type Node struct {
 }
 
 // ParseNode reads the arguments of a process of several of a node's sidecars: --controllers names them, a flag that
-// begins with the name of one is for this one, and any other is for all of them. It returns also what has no effect.
+// begins with the name of one is for this one, and any other is for all of them. It also returns the flags without
+// effect.
 func ParseNode(name string, args []string, env func(string) string) ([]Node, []string, error) {
 	chosen, rest, err := chosenNodes(args)
 	if err != nil {
@@ -62,7 +63,7 @@ func (n Node) listens() []string {
 			out = append(out, h.Address)
 		}
 	}
-	// The system chooses another port for each that asks for none.
+	// The system chooses a different port for each address with port 0.
 	return slices.DeleteFunc(out, func(a string) bool { return strings.HasSuffix(a, ":0") })
 }
 
@@ -94,7 +95,7 @@ func chosenNodes(args []string) (chosen []Role, rest []string, err error) {
 	return chosen, rest, nil
 }
 
-// argumentsOf returns the arguments that are for one role. A value that is an argument of its own goes with its flag.
+// argumentsOf returns the arguments for one role. A value in a separate argument belongs to the flag before it.
 func argumentsOf(r Role, args []string) []string {
 	var out []string
 	ours := true

@@ -23,26 +23,26 @@ type ProvisionerOptions struct {
 	Pace
 	// NamePrefix begins the names of volumes, followed by "-" and the claim's UID; empty means "pvc".
 	NamePrefix string
-	// NameLength cuts the UID in the names of volumes, without its hyphens, to so many characters; 0 keeps all of it.
+	// NameLength cuts the UID in the names of volumes, without its hyphens, to this many characters; 0 keeps all of it.
 	NameLength int
-	// DefaultFSType is the filesystem type of volumes whose class names none.
+	// DefaultFSType is the filesystem type of volumes whose class has none.
 	DefaultFSType string
 	// WithoutFSType leaves the filesystem type to the driver if nothing names one. Otherwise it is ext4 for volumes that
 	// certainly are block devices on one node.
 	WithoutFSType bool
 	// ExtraMetadata adds the names of the claim and of the volume to the parameters of CreateVolume.
 	ExtraMetadata bool
-	// StrictTopology requires the segment of the chosen node alone, and not the others that the class allows.
+	// StrictTopology requires only the segment of the chosen node, not the others that the class allows.
 	StrictTopology bool
 	// WithoutImmediateTopology sends no topology for classes with the binding mode Immediate, unless they name topologies.
 	WithoutImmediateTopology bool
 	// WithoutTopology sends no topology at all.
 	WithoutTopology bool
-	// PublishReadOnly marks volumes whose claim wants only read-only access modes as read-only.
+	// PublishReadOnly marks volumes whose claim has only read-only access modes as read-only.
 	PublishReadOnly bool
 	// AllowModeConversion lets a restored volume have another mode than that of its snapshot.
 	AllowModeConversion bool
-	// WithoutAttributes makes volumes as if no claim named a VolumeAttributesClass.
+	// WithoutAttributes creates volumes as if no claim named a VolumeAttributesClass.
 	WithoutAttributes bool
 	// OnNode is for a driver which runs on each node.
 	OnNode OnNode
@@ -59,7 +59,7 @@ type OnNode struct {
 	BaseDelay, MaxDelay time.Duration
 }
 
-// CapacityOwner is what owns the CSIStorageCapacity objects, which are deleted with it.
+// CapacityOwner is the owner of the CSIStorageCapacity objects, which are deleted with it.
 type CapacityOwner struct {
 	// Namespace and Pod name the Pod of this process.
 	Namespace, Pod string
@@ -73,7 +73,7 @@ type AttacherOptions struct {
 	Pace
 	// MaxEntries is how many volumes one call of ListVolumes returns, and 0 leaves it to the driver; nil means 500.
 	MaxEntries *int32
-	// DefaultFSType is the filesystem type of volumes that name none.
+	// DefaultFSType is the filesystem type of volumes without one.
 	DefaultFSType string
 }
 
@@ -97,9 +97,9 @@ type SnapshotterOptions struct {
 	GroupNameLength int
 	// ExtraMetadata adds the names of the snapshot and its content to the parameters of CreateSnapshot.
 	ExtraMetadata bool
-	// Node is the node whose volumes' snapshots this process takes; empty for all.
+	// Node is the node whose volumes' snapshots this process takes; empty means all.
 	Node string
-	// Topology tells drivers where snapshots are to be usable, and contents where they are.
+	// Topology sends drivers the topology in which snapshots must be usable, and records on contents where they are.
 	Topology bool
 }
 
@@ -121,12 +121,12 @@ type HealthMonitorOptions struct {
 	WatchesNodes bool
 }
 
-// HTTPOptions configure a server of metrics and of health. Several sidecars in one process have as many, and each
-// serves what all of them have.
+// HTTPOptions configure a server of metrics and of health. Several sidecars in one process have one each, and each
+// serves the metrics and health of all.
 type HTTPOptions struct {
 	// Address is where it listens, such as ":8080".
 	Address string
-	// Flag is the flag that says so, for errors; empty means "--http-endpoint".
+	// Flag is the flag that sets Address, for errors; empty means "--http-endpoint".
 	Flag string
 	// MetricsPath is the path of the metrics; empty means "/metrics".
 	MetricsPath string
@@ -142,7 +142,7 @@ type HTTPOptions struct {
 type SnapshotMetadataOptions struct {
 	// Socket is the path of the driver's socket. The driver may start later and may restart.
 	Socket string
-	// Timeout is the time limit of the driver's calls whose answers are no streams.
+	// Timeout is the time limit of the driver's calls whose answers are not streams.
 	Timeout time.Duration
 	// Port is that of the service.
 	Port int
@@ -150,7 +150,7 @@ type SnapshotMetadataOptions struct {
 	Cert, Key string
 	// MinVersion, CipherSuites and CurvePreferences restrict TLS, by Go's names; empty for Go's defaults.
 	MinVersion, CipherSuites, CurvePreferences string
-	// Audience is what the tokens of clients must be for; empty for that of the driver's SnapshotMetadataService.
+	// Audience is the required audience of clients' tokens; empty means that of the driver's SnapshotMetadataService.
 	Audience string
 	// StreamLimit is how long a stream may take.
 	StreamLimit time.Duration
@@ -185,7 +185,7 @@ type RegistrarOptions struct {
 	Dir string
 	// Timeout is the time limit of the question for the driver's name.
 	Timeout time.Duration
-	// Health is where /healthz is served, such as ":9809"; empty for nowhere.
+	// Health is the address of /healthz, such as ":9809"; empty means none.
 	Health string
 	// Pprof serves /debug/pprof there.
 	Pprof bool
@@ -201,7 +201,7 @@ type Term struct {
 	Deadline time.Duration
 	// Retry is the interval of attempts to acquire, and of those to renew after a failure.
 	Retry time.Duration
-	// LongOthers holds the leases beside a process's first one for longer, and renews them as rarely.
+	// LongOthers makes the leases other than a process's first one last longer, and renews them less often.
 	LongOthers bool
 }
 
@@ -242,7 +242,8 @@ type ControllersOptions struct {
 	// ShortLeases holds all leases for no longer than the first one. Sidecars that were built with client-go 0.26 or
 	// older (before 2023) need it: they wait for a lease of their own length, whatever the lease records.
 	ShortLeases bool
-	// BesideOthers starts although others hold leases of the driver in another namespace, or, without Elects, anywhere.
+	// BesideOthers allows a start although others hold leases of the driver in another namespace, or, without Elects,
+	// anywhere.
 	BesideOthers bool
 	// LeaseLabels are the labels of the leases.
 	LeaseLabels map[string]string

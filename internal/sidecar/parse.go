@@ -27,8 +27,8 @@ func (e *UsageError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// Parse reads the arguments of a sidecar as upstream's program does, and its environment. It returns what has no effect
-// here, for one warning. The name is the program's, for messages.
+// Parse reads the arguments of a sidecar as upstream's program does, and its environment. It returns the flags without
+// effect here, for one warning. The name is the program's, for messages.
 func (r Role) Parse(name string, args []string, env func(string) string) (Options, []string, error) {
 	var o Options
 	o.Roles = slices.Clone(roles()[r].controllers)
@@ -46,7 +46,7 @@ func (r Role) Parse(name string, args []string, env func(string) string) (Option
 	}
 	switch {
 	case r == Provisioner:
-		// Upstream's provisioner names no filesystem by itself, and it alone lets the environment win.
+		// Upstream's provisioner has no default filesystem, and it alone gives precedence to the environment.
 		o.Provisioner.WithoutFSType = true
 		o.Kubeconfig = cmp.Or(env("KUBECONFIG"), o.Kubeconfig)
 	case r == Registrar && o.Registrar.Endpoint == "":

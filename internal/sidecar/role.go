@@ -58,7 +58,7 @@ func Programs() []string {
 	return out
 }
 
-// RoleOf returns the role whose program has the name of the file at argument 0 of a process.
+// RoleOf returns the role whose program has the file name in argument 0 of a process.
 func RoleOf(arg0 string) (Role, bool) {
 	for i, r := range roles() {
 		if slices.Contains(r.programs, path.Base(arg0)) {
@@ -74,14 +74,14 @@ func (r Role) String() string { return roles()[r].programs[0] }
 // Prefix begins the role's flags in a process of several roles.
 func (r Role) Prefix() string { return roles()[r].prefix }
 
-// OfNode says that the role's program stands beside the driver on each node, and not beside its controller.
+// OfNode says that the role's program runs beside the driver on each node, not beside its controller.
 func (r Role) OfNode() bool { return r == Registrar || r == Liveness }
 
-// OfController says that the role's work is that of controllers, of which one process can have several.
+// OfController says that the role runs controllers, several of which can share one process.
 func (r Role) OfController() bool { return len(roles()[r].controllers) > 0 }
 
-// shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one
-// hyphen, and what follows the first argument that is not a flag is not read. Only one of them does not.
+// shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one hyphen,
+// and parsing stops at the first argument that is not a flag. Only one of the programs does not.
 func (r Role) shortFlags() bool { return r != Provisioner }
 
 // with returns the roles with these ones.
@@ -101,5 +101,5 @@ func logging() []Role {
 // clients are the roles that need the API server.
 func clients() []Role { return append(electing(), SnapshotMetadata) }
 
-// electing are the roles that stand for a lease.
+// electing are the roles that take part in a leader election.
 func electing() []Role { return append(controllers(), SnapshotController) }

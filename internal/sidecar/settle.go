@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// settle makes of what flags and the environment say what the program is to do.
+// settle turns the flags and the environment into the program's options.
 func (o *Options) settle(r Role, changed func(string) bool, env func(string) string) error {
 	var err error
 	if r != SnapshotController {
@@ -60,7 +60,7 @@ func (o *Options) settleControllers(env func(string) string) error {
 	return o.settleHTTP(o.Elects)
 }
 
-// limitOthers gives the time limit of all sidecars to those that have none of their own.
+// limitOthers gives the time limit that all sidecars share to those without one of their own.
 func (o *Options) limitOthers() {
 	for _, r := range controllers() {
 		p := o.pace(r)
@@ -108,7 +108,7 @@ func (o *Options) settleNode(env func(string) string) error {
 	return nil
 }
 
-// settleOwner says where the capacities are, and what owns them, where the environment names the Pod.
+// settleOwner determines the namespace and the owner of capacities if the environment names the Pod.
 func (o *Options) settleOwner(env func(string) string) {
 	namespace, pod := cmp.Or(env("NAMESPACE"), env("POD_NAMESPACE")), env("POD_NAME")
 	if !slices.Contains(o.Roles, "capacity") || namespace == "" {
@@ -120,7 +120,7 @@ func (o *Options) settleOwner(env func(string) string) {
 	}
 }
 
-// settleHTTP makes the servers of metrics and health.
+// settleHTTP determines the servers of metrics and health.
 func (o *Options) settleHTTP(leaders bool) error {
 	if o.raw.httpEndpoint != "" && o.raw.metricsAddress != "" {
 		return errors.New("only one of --http-endpoint and --metrics-address can be given: the former serves metrics, too")

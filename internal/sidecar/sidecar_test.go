@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
-// parse reads arguments of a program, and says what is wrong with them, or what has no effect.
+// parse parses arguments of a program, and reports errors and flags without effect.
 func parse(program, args string, env ...string) (sidecar.Options, string) {
 	role, _ := sidecar.RoleOf("/" + program)
 	o, without, err := role.Parse(program, strings.Fields(args), func(name string) string {
@@ -43,7 +43,7 @@ func lines(t *testing.T, name string) []string {
 	})
 }
 
-// TestArguments: arguments as manifests have them, and what they mean.
+// TestArguments: arguments as in manifests, and their effects.
 func TestArguments(t *testing.T) {
 	for _, line := range lines(t, "arguments.txt") {
 		parts := strings.Split(line, " | ")
@@ -59,7 +59,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestProblems: what is refused, and what has no effect.
+// TestProblems: invalid arguments, and those without effect.
 func TestProblems(t *testing.T) {
 	all := lines(t, "problems.txt")
 	for i := 0; i < len(all); i += 2 {
@@ -70,8 +70,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestVendors: the arguments of drivers' charts are understood, and have an effect unless the list says that they have
-// none.
+// TestVendors: the arguments in drivers' charts are accepted, and have an effect unless the list says otherwise.
 func TestVendors(t *testing.T) {
 	all := lines(t, "vendors.txt")
 	for i, line := range all {
@@ -136,7 +135,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestSeveralAtOnce: the enhancement's names, and the time limit of those that have none of their own.
+// TestSeveralAtOnce: the flags of the enhancement for several sidecars in one process, and the time limit of those that
+// have none of their own.
 func TestSeveralAtOnce(t *testing.T) {
 	for args, want := range map[string]string{
 		"":             "0s 0s 0s 0s 0s",
@@ -172,7 +172,7 @@ func TestEntriesOfSeveral(t *testing.T) {
 	}
 }
 
-// TestTable: the table is whole: every flag has a reason or an effect, and no program has one twice.
+// TestTable: the table is complete: every flag has a reason or an effect, and no program has one twice.
 func TestTable(t *testing.T) {
 	for _, name := range sidecar.Programs() {
 		role, ok := sidecar.RoleOf(name)

@@ -129,12 +129,12 @@ func ownFlags() []Flag {
 	}
 }
 
-// flag is a flag with upstream's default; value returns where its value goes.
+// flag is a flag with upstream's default; value returns where its value is stored.
 func flag(name string, of []Role, def, usage string, value func(*Options) any) Flag {
 	return Flag{Name: name, Of: of, Default: def, Usage: usage, into: func(o *Options, _ Role) any { return value(o) }}
 }
 
-// shared is a flag that a process of several sidecars has once.
+// shared is a flag that all sidecars of a process share.
 func shared(f Flag) Flag {
 	f.Shared = true
 	return f

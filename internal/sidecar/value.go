@@ -23,7 +23,7 @@ func (v inverted) String() string   { return strconv.FormatBool(v.b == nil || !*
 func (v inverted) Type() string     { return "bool" }
 func (v inverted) IsBoolFlag() bool { return true }
 
-// cut is the length to which a UID is cut in a name: -1 stands for all of it, as 0 does here.
+// cut is the length to which the UID in a name is cut: upstream's -1 means all of it, as 0 does here.
 type cut struct{ n *int }
 
 func (v cut) Set(text string) error {
@@ -43,7 +43,7 @@ func (v cut) String() string {
 }
 func (v cut) Type() string { return "int" }
 
-// workerCount is a number of workers, of which one is the least.
+// workerCount is a number of workers, at least one.
 type workerCount struct{ n *int }
 
 func (v workerCount) Set(text string) error {
@@ -63,7 +63,7 @@ func (v workerCount) String() string {
 }
 func (v workerCount) Type() string { return "int" }
 
-// givenCount is a number of which 0 is not the same as none.
+// givenCount is a number that distinguishes 0 from an absent value.
 type givenCount struct{ n **int32 }
 
 func (v givenCount) Set(text string) error {

@@ -7,8 +7,8 @@ import (
 )
 
 // AddControllers defines the flags of a process of several controllers: what all sidecars have once, and the others for
-// each sidecar under its prefix, as Kubernetes' enhancement 4958 has it. There nothing but what is written differs from
-// volplane's own ways. Settle must follow.
+// each sidecar under its prefix, as in Kubernetes' enhancement 4958. Without these flags, volplane's own defaults
+// apply. Call Settle afterwards.
 func (o *Options) AddControllers(set *pflag.FlagSet) {
 	for _, f := range Flags() {
 		if f.ofProgram() {
@@ -49,13 +49,13 @@ func (o *Options) AddRole(set *pflag.FlagSet, r Role) {
 	}
 }
 
-// Normalise gives the names of flags of AddControllers that are written otherwise: without the prefix where one sidecar
-// alone has the flag, and the enhancement's names.
+// Normalise translates alternative names of flags to those of AddControllers: without the prefix if only one sidecar
+// has the flag, and the enhancement's names.
 func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if strings.HasSuffix(name, "-worker-thread") {
 		name += "s"
 	}
-	// The enhancement gives all sidecars one name of this flag, which csi-resizer calls otherwise.
+	// The enhancement gives all sidecars one name of this flag, for which csi-resizer has another name.
 	if name == Resizer.Prefix()+"-worker-threads" {
 		return pflag.NormalizedName(Resizer.Prefix() + "-workers")
 	}
@@ -79,8 +79,8 @@ func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// Settle makes of the flags of AddControllers or AddRole, and of the environment, what the program is to do. The role
-// is SnapshotMetadata, Registrar or Liveness, or any other for controllers.
+// Settle turns the flags of AddControllers or AddRole, and the environment, into the program's options. The role is
+// SnapshotMetadata, Registrar or Liveness, or any other for controllers.
 func (o *Options) Settle(r Role, set *pflag.FlagSet, env func(string) string) error {
 	return o.settle(r, set.Changed, env)
 }

@@ -59,14 +59,14 @@ func (a ask) problem() string {
 	return ""
 }
 
-// target is what the driver is asked about.
+// target is the snapshot of a driver call.
 type target struct {
 	handle  string
 	secrets map[string]string
 }
 
-// find returns the driver's snapshot for which a VolumeSnapshot stands, with the Secret of the driver's call. The
-// client may read the snapshot, so errors say what is wrong with it.
+// find returns the driver's snapshot of a VolumeSnapshot, with the Secret of the driver's call. The client may read the
+// snapshot, so errors say what is wrong with it.
 func (s *server) find(ctx context.Context, a ask) (target, error) {
 	vs, err := s.objects.Snapshot(ctx, a.Namespace, a.Snapshot)
 	if apierrors.IsNotFound(err) {
@@ -104,12 +104,12 @@ func unready(vs *snapshotv1.VolumeSnapshot) error {
 	return nil
 }
 
-// unusable returns why a driver cannot be asked for a snapshot with this content.
+// unusable returns why a driver cannot be called for a snapshot with this content.
 func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, driver string) error {
 	content := "VolumeSnapshotContent " + c.Name
 	switch view := snapshot.Single().View(c); {
 	case !view.IsOf(vs):
-		// Who may write the status of a snapshot could name the content of another namespace.
+		// A user who may write the status of a snapshot could name the content of another namespace.
 		return status.Errorf(codes.FailedPrecondition, "%s is not bound to VolumeSnapshot %s/%s", content, vs.Namespace,
 			vs.Name)
 	case view.Driver != driver:
@@ -121,8 +121,8 @@ func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, d
 	return nil
 }
 
-// secretOf returns the Secret of the driver's call. A content that was made for a snapshot has the record of the Secret
-// that its class named. Only for one that was there before the class is asked, or the default one.
+// secretOf returns the Secret of the driver's call. A content that was created for a snapshot records the Secret that
+// its class named. Only for a pre-provisioned content is the class read, or the default class.
 func (s *server) secretOf(
 	ctx context.Context, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent,
 ) (*corev1.SecretReference, error) {
@@ -137,7 +137,7 @@ func (s *server) secretOf(
 	} else {
 		var all []*cluster.VolumeSnapshotClass
 		if all, err = s.objects.Classes(ctx); err == nil {
-			// Without a class there is no Secret, and a driver that needs one says so.
+			// Without a class there is no Secret, and a driver that needs one reports that.
 			class, _ = snapshot.DefaultClass(all, s.Driver.Name)
 		}
 	}

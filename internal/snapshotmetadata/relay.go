@@ -17,12 +17,12 @@ import (
 const (
 	// mostBlocks is how many blocks an answer of the driver may have.
 	mostBlocks = 4096
-	// blockSize is how many bytes a block takes at most, and answerSize the rest of an answer.
+	// blockSize is the maximum size of a block, and answerSize that of the rest of an answer, in bytes.
 	blockSize, answerSize = 32, 1 << 10
 )
 
-// blocksFor returns how many blocks the driver is asked to put into an answer for a client that asks for so many, where
-// 0 leaves it to the server.
+// blocksFor returns the number of blocks per answer to request from the driver for a client that requests n, where 0
+// leaves it to the server.
 func blocksFor(most int32) int32 {
 	if most == 0 {
 		return mostBlocks
@@ -55,7 +55,7 @@ func (s *server) GetMetadataAllocated(
 	})
 }
 
-// GetMetadataDelta streams the blocks in which a snapshot differs from one before it.
+// GetMetadataDelta streams the blocks in which a snapshot differs from an earlier one.
 func (s *server) GetMetadataDelta(
 	r *api.GetMetadataDeltaRequest, to api.SnapshotMetadata_GetMetadataDeltaServer,
 ) error {
@@ -80,7 +80,7 @@ func (s *server) GetMetadataDelta(
 	})
 }
 
-// sizeOf limits an answer of the driver to what so many blocks take.
+// sizeOf limits an answer of the driver to the size of that many blocks.
 func sizeOf(most int32) grpc.CallOption {
 	return grpc.MaxCallRecvMsgSize(answerSize + int(most)*blockSize)
 }

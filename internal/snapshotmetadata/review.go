@@ -14,11 +14,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// longText limits the words of others in an answer, in bytes.
+// longText limits foreign text in an answer, in bytes.
 const longText = 512
 
-// authenticate returns the user whose token it is. Who has no valid token learns nothing of the cluster: what the API
-// server says is for the log.
+// authenticate returns the user of a token. A client without a valid token learns nothing about the cluster: details
+// from the API server are only logged.
 func (s *server) authenticate(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
 	audience, err := s.audience(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *server) audience(ctx context.Context) (string, error) {
 	return service.Spec.Audience, nil
 }
 
-// rejected returns why a token does not show who the client is, or "".
+// rejected returns why a token does not identify the client, or "".
 func rejected(s authenticationv1.TokenReviewStatus, audience string) string {
 	switch {
 	case !s.Authenticated && s.Error != "":
@@ -62,7 +62,7 @@ func rejected(s authenticationv1.TokenReviewStatus, audience string) string {
 	case !s.Authenticated:
 		return "the API server does not know it"
 	case !slices.Contains(s.Audiences, audience):
-		// So answers an API server that does not know audiences.
+		// An API server that does not know audiences answers like this.
 		return "the API server does not say that it is for " + audience
 	case s.User.Username == "":
 		return "it is of no user"
@@ -102,11 +102,11 @@ func accessOf(user authenticationv1.UserInfo, a ask) *authorizationv1.SubjectAcc
 	}}
 }
 
-// unavailable logs what prevents an answer, and returns an error that says no more than what was to be done.
+// unavailable logs the cause, and returns an error that says only what was attempted.
 func (s *server) unavailable(do string, err error) error {
 	s.Log.Warn("a client cannot be served", "driver", s.Driver.Name, "do", do, "err", tell(err.Error()))
 	return status.Error(codes.Unavailable, "the server could not "+do+"; its log says why")
 }
 
-// tell returns a text of others as one short line without tokens.
+// tell returns a foreign text as one short line without tokens.
 func tell(text string) string { return new(redact.Secrets).Hide(redact.Line(text, longText)) }

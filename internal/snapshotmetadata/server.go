@@ -30,13 +30,13 @@ const (
 	mostPerClient = 16
 	// requestSize and headerSize limit a request in bytes. A token has one or two thousand.
 	requestSize, headerSize = 64 << 10, 16 << 10
-	// reviewLimit is how long what precedes a stream may take, and handshakeLimit how long a TLS handshake.
+	// reviewLimit is how long the steps before a stream may take, and handshakeLimit how long a TLS handshake.
 	reviewLimit, handshakeLimit = 30 * time.Second, 10 * time.Second
 	// window is how many bytes of a connection wait to be read.
 	window = 64 << 10
 	// idleLimit is how long a connection without a request is kept.
 	idleLimit = 5 * time.Minute
-	// goodbye is how long streams may go on when the server is asked to end.
+	// goodbye is how long streams may continue when the server is asked to stop.
 	goodbye = 20 * time.Second
 )
 
@@ -46,7 +46,7 @@ type Options struct {
 	Driver *csi.Driver
 	// Client is a client of the API server with Rights.
 	Client kubernetes.Interface
-	// Audience is what tokens must be for; empty for that of the driver's SnapshotMetadataService.
+	// Audience is the required audience of tokens; empty means that of the driver's SnapshotMetadataService.
 	Audience string
 	// Limit is how long a stream may take.
 	Limit time.Duration
@@ -78,7 +78,7 @@ func Serve(ctx context.Context, l net.Listener, secure *tls.Config, o Options) e
 	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(secure)), grpc.ConnectionTimeout(handshakeLimit),
 		grpc.MaxRecvMsgSize(requestSize), grpc.MaxHeaderListSize(headerSize), grpc.MaxConcurrentStreams(mostPerClient),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
-		// A client that never reads holds what was sent to it, until its connection is too old.
+		// A client that never reads occupies the memory of unread answers, until its connection is too old.
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: idleLimit, MaxConnectionAge: o.Limit, MaxConnectionAgeGrace: o.Limit,
 		}))
@@ -117,8 +117,8 @@ type server struct {
 	streams, reviews chan struct{}
 }
 
-// serve answers one request: it finds out whether the client may have the answer and what the driver is to be asked,
-// and has stream pass on what the driver says.
+// serve answers one request: it checks that the client may have the answer, prepares the call to the driver, and has
+// stream pass on the driver's answers.
 func (s *server) serve(
 	ctx context.Context, method string, a ask, stream func(ctx context.Context, t target) error,
 ) (err error) {
@@ -130,7 +130,7 @@ func (s *server) serve(
 		if a.problem() == "" {
 			log = log.With("snapshot", a.Namespace+"/"+a.Snapshot)
 		}
-		// What clients can cause as often as they like would fill the log.
+		// Errors that clients can cause at will would fill the log.
 		level := slog.LevelWarn
 		if slices.Contains([]codes.Code{
 			codes.OK, codes.Canceled, codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,
@@ -157,8 +157,8 @@ func (s *server) serve(
 	return s.limited(ctx, func(ctx context.Context) error { return stream(ctx, t) })
 }
 
-// limited calls a function that passes on a stream, and returns when its time is over. By then it may hang in a client
-// that does not read: the end of the request ends it, too.
+// limited calls a function that relays a stream, and returns when the time limit is over. The function may then still
+// hang in a client that does not read: the end of the request ends it, too.
 func (s *server) limited(ctx context.Context, stream func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, s.Limit)
 	defer cancel()
@@ -179,7 +179,7 @@ func (s *server) limited(ctx context.Context, stream func(context.Context) error
 	return err
 }
 
-// prepare finds out who the client is, what it may read, and what the driver is to be asked.
+// prepare finds out who the client is, what it may read, and what to request from the driver.
 func (s *server) prepare(ctx context.Context, a ask) (target, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewLimit)
 	defer cancel()

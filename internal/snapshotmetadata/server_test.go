@@ -37,7 +37,7 @@ const served = "0+10 20+10 | OK"
 // refusal is the answer to each token that is not valid, for whatever reason.
 const refusal = "Unauthenticated: the token is not valid for the audience of this service"
 
-// answersTo is a row of a table: what differs from a request that is served, and what is answered.
+// answersTo is a row of a table: the difference from a valid request, and the answer.
 type answersTo struct {
 	of     string
 	change func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent)
@@ -45,7 +45,7 @@ type answersTo struct {
 	want   string
 }
 
-// check compares what is answered, and looks for tokens and Secrets in the log.
+// check compares the answers, and looks for tokens and Secrets in the log.
 func check(t *testing.T, rows []answersTo) {
 	t.Helper()
 	for _, c := range rows {
@@ -68,8 +68,8 @@ func check(t *testing.T, rows []answersTo) {
 	}
 }
 
-// TestClients: who has a token for the audience and may get the snapshot is served, and everybody else is refused
-// before the driver is asked.
+// TestClients: a client with a token for the audience and the right to get the snapshot is served; all others are
+// refused before the driver is called.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	w := func(change func(w *world)) func(*world, *snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent) {
@@ -107,7 +107,7 @@ func TestClients(t *testing.T) {
 	})
 }
 
-// TestRequests: what is wrong with a request is said before anything is asked of the API server.
+// TestRequests: an invalid request is refused before any call to the API server.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	var rows []answersTo
@@ -142,7 +142,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestObjects: a snapshot is found by what the API has of it, and nothing else is given away.
+// TestObjects: a snapshot is found by its objects in the API, and nothing else is revealed.
 func TestObjects(t *testing.T) {
 	t.Parallel()
 	type (
@@ -216,7 +216,8 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// TestDriverIsAsked: the driver gets the handles, the request's limits, and the Secret that csi-snapshotter would send.
+// TestDriverIsAsked: the driver receives the handles, the request's limits, and the Secret that csi-snapshotter would
+// send.
 func TestDriverIsAsked(t *testing.T) {
 	t.Parallel()
 	login := map[string]string{"key": password}
@@ -288,7 +289,7 @@ func TestDriverIsAsked(t *testing.T) {
 	}
 }
 
-// TestHostileDrivers: a client gets what is in order, and then an error that says what is not.
+// TestHostileDrivers: a client receives the valid answers, and then an error that describes the invalid one.
 func TestHostileDrivers(t *testing.T) {
 	t.Parallel()
 	const breaks = "Internal: driver " + driverName + ": its answer breaks the CSI specification: "
@@ -342,8 +343,7 @@ func TestHostileDrivers(t *testing.T) {
 	check(t, rows)
 }
 
-// TestEndless: a stream whose blocks go on for ever, slowly, ends with the time that a stream may take, and so does the
-// driver's.
+// TestEndless: an endless, slow stream is ended at the time limit for streams, together with the driver's stream.
 func TestEndless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,7 +373,7 @@ func TestEndless(t *testing.T) {
 	})
 }
 
-// TestSlowClient: the driver is read no faster than the client reads, and a client that never reads is left when the
+// TestSlowClient: the driver is read no faster than the client reads, and a client that never reads is dropped when the
 // time of its stream is over.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
@@ -421,7 +421,7 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// TestManyStreams: there are no more streams than there may be, and one that ends makes room.
+// TestManyStreams: the number of streams is limited, and one that ends makes room for another.
 func TestManyStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -455,7 +455,7 @@ func TestManyStreams(t *testing.T) {
 	})
 }
 
-// TestReviewFails: a review that cannot be made is not one that refuses the client, who learns nothing of the reason.
+// TestReviewFails: a review that fails is not a refusal of the client, who learns nothing of the reason.
 func TestReviewFails(t *testing.T) {
 	t.Parallel()
 	for verb, want := range map[string]string{
@@ -482,14 +482,14 @@ func fails(err error) clienttesting.ReactionFunc {
 
 func resource() schema.GroupResource { return schema.GroupResource{Resource: "x"} }
 
-// recordSecret records the Secret of a content, as who makes it does.
+// recordSecret records the Secret of a content, as its creator does.
 func recordSecret(c *cluster.VolumeSnapshotContent, name string) {
 	c.Annotations = map[string]string{
 		volume.AnnSnapshotSecretName: name, volume.AnnSnapshotSecretNamespace: "team",
 	}
 }
 
-// given makes a content one that was there before its snapshot.
+// given makes a content a pre-provisioned one.
 func given(c *cluster.VolumeSnapshotContent) {
 	c.Spec.Source.VolumeHandle, c.Spec.Source.SnapshotHandle = nil, ptr.To("snap-1")
 }

@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
-// TLS returns the configuration that the options ask for. The files of the certificate are looked at in each handshake,
-// and read again when they have changed.
+// TLS returns the configuration that the options describe. Each handshake checks the certificate files, and reads them
+// again when they have changed.
 func TLS(o sidecar.SnapshotMetadataOptions, log *slog.Logger) (*tls.Config, error) {
 	version, errVersion := minVersion(o.MinVersion)
 	suites, errSuites := named("--tls-cipher-suites", o.CipherSuites, suiteOf)
@@ -42,7 +42,7 @@ func minVersion(name string) (uint16, error) {
 	return 0, fmt.Errorf("--tls-min-version %q is neither VersionTLS12 nor VersionTLS13", name)
 }
 
-// named returns the values of names that are separated by commas; nil if there are none.
+// named returns the values of names separated by commas; nil for an empty list.
 func named[T any](flag, text string, of func(string) (T, bool)) ([]T, error) {
 	var out []T
 	for name := range strings.SplitSeq(text, ",") {
@@ -76,7 +76,7 @@ func curveOf(name string) (tls.CurveID, bool) {
 	return id, ok
 }
 
-// certificate is one whose files may be replaced. It is safe for concurrent use.
+// certificate is a certificate whose files may be replaced. It is safe for concurrent use.
 type certificate struct {
 	cert, key string
 	log       *slog.Logger

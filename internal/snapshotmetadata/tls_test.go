@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/logged"
 )
 
-// files writes a certificate and its key, each if it is wanted, and says that they were written at a time.
+// files writes a certificate and its key, each if requested, with a modification time.
 func files(t *testing.T, o sidecar.SnapshotMetadataOptions, name string, cert, key bool, at time.Time) {
 	t.Helper()
 	pair, _ := newCertificate(t, name)

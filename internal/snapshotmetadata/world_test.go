@@ -55,16 +55,16 @@ type world struct {
 	api    *kubetest.API
 	driver *csitest.Driver
 	log    logged.Text
-	// tokens are for an audience; who has one is called backup.
+	// tokens are the audiences of tokens; their user is called backup.
 	tokens map[string]string
-	// refuses is what the API server says of who may read what; "" lets the user backup read the namespace team.
+	// refuses is what the API server answers about rights; "" lets the user backup read the namespace team.
 	refuses string
 	opts    Options
 	metered []string
 	dial    func() api.SnapshotMetadataClient
 }
 
-// objects are a snapshot that is ready, what it stands for, its class, and the service of the driver.
+// objects are a snapshot that is ready, its content, its class, and the service of the driver.
 func objects() (*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *cluster.VolumeSnapshotClass,
 	*cluster.SnapshotMetadataService,
 ) {
@@ -183,7 +183,7 @@ func request() *api.GetMetadataAllocatedRequest {
 	return &api.GetMetadataAllocatedRequest{SecurityToken: token, Namespace: "team", SnapshotName: "monday"}
 }
 
-// ask asks for the blocks of a snapshot, and returns them and how the stream ended.
+// ask requests the blocks of a snapshot, and returns them and the end of the stream.
 func (w *world) ask(q *api.GetMetadataAllocatedRequest) string {
 	w.t.Helper()
 	stream, err := w.dial().GetMetadataAllocated(w.t.Context(), q)
@@ -215,7 +215,7 @@ func read(stream interface {
 	}
 }
 
-// says returns a driver that gives these answers and ends the stream.
+// says returns a driver that sends these answers and ends the stream.
 func says(all ...*csipb.GetMetadataAllocatedResponse) csitest.Blocks {
 	return func(_ context.Context, _ proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error {
 		for _, a := range all {

@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// Layout returns an OCI layout with all images on all of their platforms, and the list of what is in them, which refers
+// Layout returns an OCI layout with all images on all of their platforms, and the list of their contents, which refers
 // to each. Podman, skopeo, containerd and docker from version 25 read it.
 func Layout(images []Image, list []byte, when time.Time) (files tree.Tree, err error) {
 	all := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)

@@ -66,7 +66,7 @@ func docker(t *testing.T, p image.Platform) []byte {
 	return packed(t, files, err)
 }
 
-// TestSameBytes wants the same images to be the same archives.
+// TestSameBytes: the same images give the same archives.
 func TestSameBytes(t *testing.T) {
 	if !bytes.Equal(layout(t), layout(t)) {
 		t.Error("the layout has other bytes the second time")
@@ -76,7 +76,7 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// TestPlatforms wants each platform to get its own program from both archives.
+// TestPlatforms: each platform gets its own program from both archives.
 func TestPlatforms(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
@@ -101,7 +101,7 @@ func TestPlatforms(t *testing.T) {
 	}
 }
 
-// TestAnnotations wants labels to be annotations as well: of the index, and of the manifest of each platform.
+// TestAnnotations: labels are annotations as well: of the index, and of the manifest of each platform.
 func TestAnnotations(t *testing.T) {
 	files, err := image.Layout(images(t), []byte(list), time.Unix(1, 0))
 	if err != nil {
@@ -124,7 +124,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// TestReferrers wants an artifact with the list for each image, which refers to the image's index.
+// TestReferrers: each image has an artifact with the list, which refers to the image's index.
 func TestReferrers(t *testing.T) {
 	files, err := image.Layout(images(t), []byte(list), time.Unix(1, 0))
 	if err != nil {
@@ -155,7 +155,7 @@ func TestReferrers(t *testing.T) {
 	}
 }
 
-// subjectOf wants an artifact to have the list, and returns the digest of what it refers to.
+// subjectOf requires that an artifact has the list, and returns the digest of its subject.
 func subjectOf(t *testing.T, d v1.Descriptor, at func(v1.Descriptor) []byte) v1.Hash {
 	t.Helper()
 	var m v1.Manifest

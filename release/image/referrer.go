@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Media types of what refers to an image.
+// These are the media types of artifacts that refer to an image.
 const (
 	cycloneDX types.MediaType = "application/vnd.cyclonedx+json"
 	noConfig  types.MediaType = "application/vnd.oci.empty.v1+json"
 )
 
 // refer adds the list of what is in an image to a layout, as an artifact whose subject is the image: a registry that
-// has both names the list to those who ask what refers to the image.
+// has both returns the list to clients that ask for the image's referrers.
 func refer(to layout.Path, subject v1.Descriptor, list []byte) error {
 	config, err := blob(to, noConfig, []byte("{}"))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package krew writes the manifest by which krew installs the plugin of kubectl.
+// Package krew writes krew's manifest for the kubectl plugin.
 package krew
 
 import (
@@ -44,7 +44,7 @@ type Metadata struct {
 	Name string `json:"name"`
 }
 
-// Spec says what the plugin is and where it can be had.
+// Spec describes the plugin and where to get it.
 type Spec struct {
 	Version     string     `json:"version"`
 	Homepage    string     `json:"homepage"`

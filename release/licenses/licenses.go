@@ -1,5 +1,5 @@
-// Package licenses collects the licences of what Go programs are built of: that of Go's own library and those of each
-// module, also of parts of a module that have one of their own. They are read where the go command has the sources.
+// Package licenses collects the licences of the parts of Go programs: that of Go's own library and those of each
+// module, including parts of a module with their own licence. They are read where the go command has the sources.
 package licenses
 
 import (
@@ -46,14 +46,15 @@ type source struct {
 
 // collection is what was found so far.
 type collection struct {
-	// of has the names of what a text is for.
+	// of has the names of the parts to which a text applies.
 	of   map[string][]string
 	file *regexp.Regexp
-	// seen are the directories that were looked at, and without the modules of which no text was found.
+	// seen are the directories that were searched, and without the modules whose license text was not found.
 	seen, without map[string]bool
 }
 
-// Collect returns the licences, each text once, below the names of what it is for. Every module must have one.
+// Collect returns the licences, each text once, below the names of the parts to which it applies. Every module must
+// have one.
 func Collect(ctx context.Context, builds []Build) (string, error) {
 	c := &collection{
 		of: map[string][]string{}, file: regexp.MustCompile(fileNames), seen: map[string]bool{},

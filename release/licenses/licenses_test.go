@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/release/licenses"
 )
 
-// TestCollect wants the licences of Go's library, of modules and of parts of a module, each text once, and the same
-// when it is asked again.
+// TestCollect: the licences of Go's library, of modules and of parts of a module, each text once, and the same when
+// called again.
 func TestCollect(t *testing.T) {
 	t.Setenv("GOFLAGS", "-mod=mod")
 	build := []licenses.Build{
@@ -40,7 +40,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestWithout wants a module without a licence to be named.
+// TestWithout: a module without a licence is named.
 func TestWithout(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("GOPROXY", "off")

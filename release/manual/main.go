@@ -1,5 +1,5 @@
 // Command manual writes the manual pages of programs, compressed: one for each program, and one for each of its verbs,
-// of what they print for --help.
+// from the output of --help.
 package main
 
 import (
@@ -89,7 +89,7 @@ func (m manual) name(verb []string) string {
 // help returns what the program prints for a verb.
 func (m manual) help(ctx context.Context, verb []string) (string, error) {
 	cmd := exec.CommandContext(ctx, m.program, append(verb[:len(verb):len(verb)], "--help")...)
-	// It must not depend on the user who asks.
+	// It must not depend on the user who runs it.
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent"}
 	out, err := cmd.Output()
 	if err != nil {
@@ -98,7 +98,7 @@ func (m manual) help(ctx context.Context, verb []string) (string, error) {
 	return string(out), nil
 }
 
-// format returns a page: a help as it is, in the words of a formatter.
+// format returns a page: the help text in the markup of a formatter.
 func (m manual) format(name, help string, others []string) string {
 	summary, _, _ := strings.Cut(help, "\n")
 	var b strings.Builder
@@ -122,7 +122,7 @@ func (m manual) format(name, help string, others []string) string {
 	return b.String()
 }
 
-// roff marks what a formatter would take for its own words.
+// roff escapes text that a formatter would interpret.
 func roff(line string) string {
 	line = strings.ReplaceAll(line, `\`, `\e`)
 	line = strings.ReplaceAll(line, "-", `\-`)

@@ -21,7 +21,7 @@ case "$*" in
 esac
 `
 
-// TestManual: each verb has a page, which names those above and below it, and which a formatter prints as it is.
+// TestManual: each verb has a page, which names its parents and children, and which a formatter prints unchanged.
 func TestManual(t *testing.T) {
 	dir := t.TempDir()
 	at, out := filepath.Join(dir, "program"), filepath.Join(dir, "out")

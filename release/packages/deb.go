@@ -21,7 +21,7 @@ var scripts embed.FS
 // DebName returns the usual name of the file.
 func (p Package) DebName() string { return fmt.Sprintf("%s_%s-1_%s.deb", p.Name, p.Version, p.Arch) }
 
-// Deb makes the package of Debian and its kin at the path to, by dpkg-deb.
+// Deb makes the package for Debian and its derivatives at the path to, with dpkg-deb.
 func (p Package) Deb(ctx context.Context, to string) (err error) {
 	files, err := p.debFiles()
 	if err != nil {
@@ -43,7 +43,7 @@ func (p Package) Deb(ctx context.Context, to string) (err error) {
 	if err := files.Write(root); err != nil {
 		return err
 	}
-	// One thread: more of them need not make the same blocks. A higher level takes minutes and saves little.
+	// One thread only: several need not make the same blocks. A higher level takes minutes and saves little.
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--root-owner-group", "-Zxz", "-z1", "--threads-max=1",
 		"--build", root, to)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", p.When.Unix()))
@@ -53,7 +53,7 @@ func (p Package) Deb(ctx context.Context, to string) (err error) {
 	return nil
 }
 
-// debFiles returns the files with those in DEBIAN, and what Debian wants in a package besides.
+// debFiles returns the files with those in DEBIAN, and everything else that Debian requires in a package.
 func (p Package) debFiles() (tree.Tree, error) {
 	changes, err := tree.Gzip(fmt.Appendf(nil,
 		"%s (%s-1) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- %s  %s\n",

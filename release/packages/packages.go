@@ -15,7 +15,7 @@ type Package struct {
 	// Summary is one line, Description some more of at most 78 columns.
 	Summary     string
 	Description []string
-	// Maintainer and Homepage say where it comes from.
+	// Maintainer and Homepage give its origin.
 	Maintainer, Homepage, License string
 	// Requires and Recommends are names of packages that both systems have.
 	Requires, Recommends []string
@@ -25,7 +25,7 @@ type Package struct {
 	When time.Time
 }
 
-// directories are made by a package, and taken away with it when they are empty.
+// directories are created by a package, and removed with it when they are empty.
 func (p Package) directories() tree.Tree {
 	var out tree.Tree
 	for _, f := range p.Files {

@@ -25,13 +25,13 @@ func (p Package) RPMName() string {
 	return fmt.Sprintf("%s-%s-1.%s.rpm", p.Name, p.Version, rpmArch(p.Arch))
 }
 
-// RPM makes the package of Fedora, SUSE and their kin at the path to.
+// RPM makes the package for Fedora, SUSE and their derivatives at the path to.
 func (p Package) RPM(to string) error {
 	r, err := rpmpack.NewRPM(rpmpack.RPMMetaData{
 		Name: p.Name, Version: p.Version, Release: "1", Arch: rpmArch(p.Arch),
 		Summary: p.Summary, Description: strings.Join(p.Description, "\n"),
 		Licence: p.License, URL: p.Homepage, Packager: p.Maintainer, Group: "System Environment/Daemons",
-		// The host's name would be another one on each machine.
+		// The host's name would differ on each machine.
 		BuildHost: "localhost", BuildTime: p.When, Compressor: "zstd", Epoch: rpmpack.NoEpoch,
 		Requires: relations(p.Requires), Recommends: relations(p.Recommends),
 	})

@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/release/packages"
 )
 
-// TestVersion wants the versions of packages to sort as those of the source do, and dpkg to agree.
+// TestVersion: the versions of packages sort as those of the source do, and dpkg agrees.
 func TestVersion(t *testing.T) {
 	before := ""
 	for _, c := range []struct{ described, want string }{

@@ -1,4 +1,4 @@
-// Package sbom writes which modules and packages are in what is released, as CycloneDX 1.6.
+// Package sbom writes which modules and packages a release contains, as CycloneDX 1.6.
 package sbom
 
 import (
@@ -24,14 +24,15 @@ type Program struct {
 	Name, Path string
 }
 
-// Debian is a package of Debian, of which an image has files.
+// Debian is a Debian package from which an image has files.
 type Debian struct {
 	Name, Version, Arch string
 	// SHA256 is the sum of the package.
 	SHA256 string
 }
 
-// Write returns the document about the programs, whose build says what they are made of, and about an image's packages.
+// Write returns the document about the programs, whose build information lists their modules, and about an image's
+// packages.
 func Write(version string, when time.Time, programs []Program, packages []Debian) ([]byte, error) {
 	all := cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "volplane", Name: "volplane", Version: version}
 	root := cdx.Dependency{Ref: all.BOMRef, Dependencies: &[]string{}}
@@ -67,7 +68,7 @@ func Write(version string, when time.Time, programs []Program, packages []Debian
 	doc := cdx.NewBOM()
 	doc.Metadata = &cdx.Metadata{Timestamp: when.UTC().Format(time.RFC3339), Component: &all}
 	doc.Components, doc.Dependencies = &components, &dependencies
-	// The number follows from what the document says, so that the same programs have the same one.
+	// The number is derived from the content, so the same programs have the same one.
 	text, err := json.Marshal(doc)
 	if err != nil {
 		return nil, err

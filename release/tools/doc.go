@@ -1,4 +1,4 @@
-// Package tools takes from packages of Debian what the bundled driver and the node agent start: the programs that make,
+// Package tools extracts from Debian packages what the bundled driver and the node agent start: the programs that make,
 // check, grow and mount filesystems, and the libraries that these load. No program of another architecture is run, and
-// the machine's own list of packages is not touched.
+// the machine's own package database is not changed.
 package tools

@@ -38,7 +38,7 @@ func Fetch(ctx context.Context, arch, dir string) ([]Package, error) {
 			return nil, err
 		}
 	}
-	// With a state of its own, apt knows other architectures than the machine, and nothing that is installed.
+	// With its own state, apt supports architectures other than the machine's, and considers nothing installed.
 	options := []string{
 		"-qq", "-o", "APT::Architecture=" + arch, "-o", "APT::Architectures=" + arch, "-o", "Dir::State=" + state,
 		"-o", "Dir::State::status=/dev/null", "-o", "Dir::Cache=" + state, "-o", "APT::Sandbox::User=root",
@@ -65,7 +65,7 @@ func Fetch(ctx context.Context, arch, dir string) ([]Package, error) {
 	return out, nil
 }
 
-// unpack unpacks a package, and returns what it is.
+// unpack unpacks a package, and returns its description.
 func unpack(ctx context.Context, deb, root string) (Package, error) {
 	data, err := os.ReadFile(deb)
 	if err != nil {
@@ -85,7 +85,7 @@ func unpack(ctx context.Context, deb, root string) (Package, error) {
 		run(ctx, root, "dpkg-deb", "-x", deb, root)
 }
 
-// run runs a program in a directory, and returns what it says when it fails.
+// run runs a program in a directory; its error includes its output.
 func run(ctx context.Context, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-// programs are what volplane starts, on nodes and in the bundled driver.
+// programs are the programs that volplane starts, on nodes and in the bundled driver.
 func programs() []string {
 	return []string{
 		"blkid", "btrfs", "btrfstune", "e2fsck", "mkfs.btrfs", "mkfs.ext4", "mkfs.xfs", "mount", "resize2fs", "umount",
@@ -44,7 +44,7 @@ func Select(root string) (tree.Tree, error) {
 	for _, dir := range []string{"proc", "sys", "dev", "run"} {
 		s.files = append(s.files, tree.Directory(dir))
 	}
-	// Programs ask it whether something is mounted.
+	// Programs read it to see whether something is mounted.
 	return append(s.files, tree.Link("etc/mtab", "../proc/self/mounts")), nil
 }
 
@@ -55,7 +55,7 @@ type selection struct {
 	taken map[string]bool
 }
 
-// program takes a program, the one that it is another name of, and their libraries.
+// program adds a program, the program to which its name is a link, and their libraries.
 func (s *selection) program(name string) error {
 	at, err := s.find(name, "sbin", "bin", "usr/sbin", "usr/bin")
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *selection) program(name string) error {
 	return s.elf(at, to)
 }
 
-// elf takes a program or library and what it loads.
+// elf adds a program or library and everything that it loads.
 func (s *selection) elf(at, to string) error {
 	if !s.take(to) {
 		return nil
@@ -106,7 +106,7 @@ func (s *selection) elf(at, to string) error {
 	return nil
 }
 
-// library takes a library under the name by which it is loaded.
+// library adds a library under the name that programs load.
 func (s *selection) library(name, by string) error {
 	at, err := s.find(name, "lib/*-linux-gnu", "usr/lib/*-linux-gnu", "lib", "lib64")
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *selection) find(name string, dirs ...string) (string, error) {
 	return "", errors.New(name + ", which no package has")
 }
 
-// take says whether a file is not there yet.
+// take says whether a file is still missing.
 func (s *selection) take(to string) bool {
 	if s.taken[to] {
 		return false
@@ -157,7 +157,7 @@ func (s *selection) copy(pattern string) error {
 	}
 	slices.Sort(found)
 	for _, at := range found {
-		// A package whose licence is that of another one has a link.
+		// A package with the licence of another one has a link.
 		body, err := os.ReadFile(at)
 		if err != nil {
 			return err

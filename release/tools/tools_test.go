@@ -20,7 +20,7 @@ func unpacked(t *testing.T) string {
 	}
 	for _, p := range packages {
 		if p.Version == "" || len(p.SHA256) != 64 {
-			t.Errorf("%+v is not told whole", p)
+			t.Errorf("%+v is incomplete", p)
 		}
 	}
 	files, err := tools.Select(filepath.Join(dir, "root"))
@@ -43,7 +43,7 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// TestTools wants the selected files to be whole: each program runs in them, with nothing of the machine.
+// TestTools: the selected files are complete: each program runs with nothing else of the machine.
 func TestTools(t *testing.T) {
 	root := unpacked(t)
 	run(t, "mount", "-t", "proc", "proc", filepath.Join(root, "proc"))

@@ -133,7 +133,7 @@ func (t Tree) TarGz(when time.Time) ([]byte, error) {
 // Gzip compresses a text, without its name and time.
 func Gzip(text []byte) ([]byte, error) {
 	var out bytes.Buffer
-	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression) // as Debian wants it of documents
+	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression) // as Debian requires for documents
 	if err != nil {
 		return nil, err
 	}
@@ -173,6 +173,6 @@ func (f File) write(at string) error {
 			return err
 		}
 	}
-	// The mask of the process must not change what is released.
+	// The umask of the process must not change what is released.
 	return os.Chmod(at, f.Mode.Perm())
 }

@@ -27,7 +27,7 @@ func example() tree.Tree {
 	}
 }
 
-// TestTar wants an archive of all files and their directories, with nothing of the machine in it.
+// TestTar: an archive contains all files and their directories, and nothing of the machine.
 func TestTar(t *testing.T) {
 	data, err := example().TarGz(time.Unix(1_700_000_000, 0))
 	if err != nil {
@@ -65,7 +65,7 @@ func TestTar(t *testing.T) {
 	}
 }
 
-// TestSameBytes wants the order in which files were added to be invisible.
+// TestSameBytes: the order in which files were added makes no difference.
 func TestSameBytes(t *testing.T) {
 	when := time.Unix(1, 0)
 	other := example()
@@ -79,7 +79,7 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// TestWrite wants the modes of the tree, whatever the mask of the process.
+// TestWrite: the written files have the modes of the tree, whatever the umask of the process.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	if err := example().Write(dir); err != nil {
@@ -95,7 +95,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestRefused wants trees that no directory can hold to be errors.
+// TestRefused: trees that no directory can hold are errors.
 func TestRefused(t *testing.T) {
 	for want, files := range map[string]tree.Tree{
 		"no path":      {tree.Text("../a", "")},

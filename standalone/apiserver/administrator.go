@@ -25,6 +25,6 @@ func (s *Server) keepAdministrator(now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	// The file is written even if it is unchanged, in order to restore its mode.
+	// The file is written even if it is unchanged, which restores its mode.
 	return durable.WriteFile(s.AdminKubeconfig(), kubeconfig)
 }

@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Answers fails if the server does not answer at its address, as others reach it, or says that it does not live. An
-// etcd that others run is not a part of it, and a server that refuses because it has too much to do lives.
+// Answers fails if the server does not respond at its address, as others reach it, or reports that it is not alive. An
+// etcd that others run is not a part of it, and a server that refuses requests under load is alive.
 func (s *Server) Answers(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(&rest.Config{
 		Host: "https://" + s.address, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.CertPEM()},

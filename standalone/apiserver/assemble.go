@@ -134,8 +134,8 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more [
 	return nil
 }
 
-// cipherSuites returns the suites of TLS 1.2 and 1.3 that authenticate what they encrypt: those of Go have four of CBC
-// with SHA-1, which scanners report.
+// cipherSuites returns the suites of TLS 1.2 and 1.3 with authenticated encryption: Go's defaults include four with CBC
+// and SHA-1, which scanners report.
 func cipherSuites() (all []string) {
 	for _, s := range tls.CipherSuites() {
 		if !strings.Contains(s.Name, "_CBC_") {
@@ -167,10 +167,10 @@ func names(ip net.IP) ([]string, error) {
 	return all, nil
 }
 
-// describe serves the descriptions at /openapi/v2, which is made when a client first asks because that takes long and
-// kubectl knows v3, and at /openapi/v3, with CustomResourceDefinitions and their resources. Each of the two servers
-// describes only its own groups, and there is no aggregator that would merge the descriptions. Call describe before
-// the hooks run.
+// describe serves the descriptions at /openapi/v2, which is built on the first request because that takes long and
+// kubectl uses v3, and at /openapi/v3, with CustomResourceDefinitions and their resources. Each of the two servers
+// describes only its own groups, and there is no aggregator that would merge the descriptions. Call describe before the
+// hooks run.
 func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
 	container, paths := server.Handler.GoRestfulContainer, server.Handler.NonGoRestfulMux
 	handler.NewOpenAPIServiceLazy(cached.Once(cached.Func(func() (*spec.Swagger, string, error) {

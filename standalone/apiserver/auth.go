@@ -76,9 +76,9 @@ func tokenIssuer(key *ecdsa.PrivateKey) (serviceaccount.TokenGenerator, error) {
 	return g, nil
 }
 
-// authorize configures the authorizers: administrators may do everything, node agents are
-// restricted to their own objects, and RBAC decides about all others. Until ready is
-// closed, requests wait, because the roles are not known yet.
+// authorize configures the authorizers: administrators may do everything, node agents are restricted to their own
+// objects, and RBAC decides about all others. Until ready is closed, requests wait, because the roles are unknown until
+// then.
 func authorize(
 	c *genericapiserver.Config, inf informers.SharedInformerFactory, members *membership.Members, ready <-chan struct{},
 ) error {
@@ -125,8 +125,7 @@ func waitFor(ready <-chan struct{}) authorizer.Authorizer {
 		})
 }
 
-// owners looks up the objects to which a service account token is bound, so that the
-// token becomes invalid with them.
+// owners looks up the objects to which a service account token is bound, because the token becomes invalid with them.
 type owners struct {
 	inf informers.SharedInformerFactory
 }

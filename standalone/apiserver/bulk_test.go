@@ -16,7 +16,7 @@ import (
 )
 
 // TestLargeObjectsOfANamespace: the large objects of a namespace have 8 MiB together. Small ones do not count, other
-// namespaces have their own, and what is there can be made smaller and deleted.
+// namespaces have their own, and existing objects can be made smaller and deleted.
 func TestLargeObjectsOfANamespace(t *testing.T) {
 	t.Parallel()
 	admin := kubernetes.NewForConfigOrDie(standalonetest.Remote(t, standalonetest.Start(t)))

@@ -36,7 +36,7 @@ func newPlaneApplicant(t *testing.T, s *apiserver.Server, name string) *applican
 	return a
 }
 
-// fetch asks for the keys with a token, for a key.
+// fetch requests the keys with a token, for a key.
 func (a *applicant) fetch(token string, key any) (int, []byte) {
 	a.t.Helper()
 	return a.askAt(identity.PathControlPlane, a.invited(token), plane.Requested()+a.name, key)
@@ -102,7 +102,7 @@ func TestControlPlaneFetchesKeys(t *testing.T) {
 	want("after it was revoked", 401, "")(a.fetch(a.token, a.key))
 }
 
-// hasKeys wants an answer with the keys in a data directory.
+// hasKeys requires that an answer has the keys of a data directory.
 func hasKeys(t *testing.T, dir string, status int, said []byte) {
 	t.Helper()
 	var k identity.Keys
@@ -121,7 +121,7 @@ func hasKeys(t *testing.T, dir string, status int, said []byte) {
 	}
 }
 
-// TestWhoInvitesControlPlanes: only who may do everything, by a name that is free, and not for long.
+// TestWhoInvitesControlPlanes: only a user with all rights can, for an unused name, and for a limited time.
 func TestWhoInvitesControlPlanes(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	s := start(t, outside(t, shortDir(t), m.Options))
@@ -182,8 +182,8 @@ func allow(t *testing.T, admin kubernetes.Interface, name string, rule rbacv1.Po
 	}, metav1.CreateOptions{}))(t)
 }
 
-// TestForgedInvitation: who may write Secrets, but has not the key of the authority, can neither make an invitation of
-// a control plane nor change one.
+// TestForgedInvitation: a user who may write Secrets, but does not have the key of the authority, can neither create
+// nor change an invitation of a control plane.
 func TestForgedInvitation(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir := shortDir(t)
@@ -217,8 +217,8 @@ func TestForgedInvitation(t *testing.T) {
 	want("as it was", 200, "")(a.fetch(a.token, a.key))
 }
 
-// TestControlPlaneOverOwnStore: a control plane whose objects are in its own etcd invites no other one, and gives no
-// keys away if its objects were moved back after an invitation.
+// TestControlPlaneOverOwnStore: a control plane whose objects are in its own etcd invites no other one, and hands out
+// no keys if its objects were moved back after an invitation.
 func TestControlPlaneOverOwnStore(t *testing.T) {
 	t.Parallel()
 	s, want := standalonetest.Start(t), wantAnswer(t)

@@ -35,7 +35,8 @@ func ensureCRDs(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-// ensureCRD reads before it writes: to refuse to create what exists, the server would first compile its rules.
+// ensureCRD reads before it writes: to refuse the creation of an existing one, the server would first compile its
+// rules.
 func ensureCRD(
 	ctx context.Context, definitions extensionstyped.CustomResourceDefinitionInterface,
 	want *apiextensionsv1.CustomResourceDefinition,

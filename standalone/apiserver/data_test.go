@@ -85,8 +85,7 @@ func makePod(t *testing.T, admin kubernetes.Interface, p *corev1.Pod) error {
 	return err
 }
 
-// TestHandlesByHand: a volume that somebody writes has an id that a driver could
-// have given.
+// TestHandlesByHand: a volume that a user creates must have an id that a driver could have returned.
 func TestHandlesByHand(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)

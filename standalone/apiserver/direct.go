@@ -36,7 +36,7 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errEnded
 	default:
 	}
-	// The handler's context ends with the client's, but has none of its values.
+	// The handler's context ends with the client's, but inherits no values.
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), ownUser{}, d.user))
 	stop := context.AfterFunc(req.Context(), cancel)
 	in := req.Clone(ctx)
@@ -57,8 +57,7 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// handle runs the handler and turns a panic, by which handlers abort a response, into an
-// error.
+// handle runs the handler and turns a panic, with which handlers abort a response, into an error.
 func handle(h http.Handler, w http.ResponseWriter, r *http.Request) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -118,8 +117,8 @@ func (a *answer) Flush() {
 	close(a.started)
 }
 
-// CloseNotify is part of the interface that handlers require for streaming; the request's
-// context tells them the end of the client.
+// CloseNotify is part of the interface that handlers require for streaming; the request's context shows them that the
+// client is gone.
 func (a *answer) CloseNotify() <-chan bool { return nil }
 
 func (a *answer) end(err error) {
@@ -153,7 +152,7 @@ type answerBody struct {
 	answer *answer
 }
 
-// Close tells the handler that the client has stopped reading.
+// Close notifies the handler that the client has stopped reading.
 func (b answerBody) Close() error {
 	b.answer.cancel()
 	return nil
@@ -161,8 +160,7 @@ func (b answerBody) Close() error {
 
 type ownUser struct{}
 
-// ownProcess authenticates the requests of direct by their context, which nobody outside
-// the process can set.
+// ownProcess authenticates the requests of direct by their context, which cannot be set from outside the process.
 func ownProcess() authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		u, ok := r.Context().Value(ownUser{}).(user.Info)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// through has one request handled and returns the way's answer.
+// through lets one request be handled and returns the transport's answer.
 func through(ctx context.Context, t *testing.T, body io.Reader, h http.HandlerFunc) (*http.Response, error) {
 	t.Helper()
 	d := &direct{server: &Server{handler: h, done: make(chan struct{})}, user: &user.DefaultInfo{Name: "u"}}
@@ -133,7 +133,7 @@ func TestDirectMayBreakOff(t *testing.T) {
 	t.Parallel()
 	_, err := through(t.Context(), t, nil, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	if err == nil {
-		t.Error("a handler that breaks off at once: no error")
+		t.Error("a handler that aborts immediately: no error")
 	}
 	r, err := through(t.Context(), t, nil, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half")

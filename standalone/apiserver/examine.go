@@ -27,11 +27,11 @@ const (
 // place returns a path in the data directory.
 func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, name) }
 
-// examine checks the data directory before anything in it is created or changed: an empty
-// control plane would unmount all volumes that it does not know.
+// examine checks the data directory before anything in it is created or changed: an empty control plane would cause all
+// unknown volumes to be unmounted.
 func (s *Server) examine(ctx context.Context, o Options) (found etcd.State, err error) {
 	if !o.External.IsZero() {
-		return found, nil // connect looks at what is there
+		return found, nil // connect examines the store
 	}
 	type answer struct {
 		found etcd.State
@@ -53,10 +53,10 @@ func (s *Server) examine(ctx context.Context, o Options) (found etcd.State, err 
 	}
 }
 
-// recognize restores the store as if from a backup if it lacks what an earlier process has recorded: somebody has put
-// an older etcd, or another one, in its place, and an API without the newest Pods would have their volumes unmounted.
+// recognize restores the store as if from a backup if it lacks what an earlier process has recorded: it was replaced by
+// an older or a different etcd, and an API without the newest Pods would cause their volumes to be unmounted.
 func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) error {
-	// What a restore has left differs from the record until the API says that it was restored.
+	// The result of a restore differs from the record until the API shows that it was restored.
 	if _, pending, err := backup.Pending(s.dir.Path); err != nil || pending || !found.Exists {
 		return err
 	}
@@ -81,10 +81,10 @@ func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) err
 	return nil
 }
 
-// settle backs up what another version has left, and restores a store that lacks something.
+// settle backs up the data of another version, and restores a store that lacks something.
 func (s *Server) settle(ctx context.Context, o Options, found etcd.State) error {
 	if !o.External.IsZero() {
-		return nil // connect does, when it knows what is there
+		return nil // connect reports it, once it knows the store
 	}
 	if err := s.upgrade(ctx, o, found.Exists); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *Server) upgrade(ctx context.Context, o Options, objects bool) error {
 		}
 		err := backup.KeepStopped(ctx, backup.Options{DataDir: s.dir.Path, Version: o.Version, Reason: backup.Upgrade}, file)
 		if errors.Is(err, external.ErrBound) {
-			// Such a backup cannot be made at all, so a start that insists on it would never succeed.
+			// Such a backup cannot be made at all, so a start that required it would never succeed.
 			if o.Log != nil {
 				o.Log.Warn("another version has used the data directory, and its objects cannot be backed up", "err", err)
 			}

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// TestDamagedDirectory: a data directory that has lost something is refused in
-// seconds, on one screen with what to type, and nothing in it is made anew.
+// TestDamagedDirectory: a data directory that has lost something is refused within seconds, on one screen with the
+// command to type, and nothing in it is created again.
 func TestDamagedDirectory(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -52,14 +52,14 @@ func TestDamagedDirectory(t *testing.T) {
 			t.Errorf("%d lines are more than a screen", lines)
 		}
 		if _, err := os.Stat(c.gone); c.gone != "" && !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s was made anew", c.gone)
+			t.Errorf("%s was created again", c.gone)
 		}
 		before()
 	}
 	start(t, apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"}).Stop()
 }
 
-// prepare takes something away and returns the way back.
+// prepare removes something and returns a function that restores it.
 func prepare(t *testing.T, gone, short string, size int64) (back func()) {
 	t.Helper()
 	if gone != "" {

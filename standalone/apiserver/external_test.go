@@ -59,8 +59,8 @@ func TestExternalStore(t *testing.T) {
 	}
 }
 
-// TestExternalStoreWithoutQuorum: a control plane whose store loses its quorum says so within five seconds, writes
-// nothing, and goes on by itself when the quorum is back.
+// TestExternalStoreWithoutQuorum: a control plane whose store loses its quorum reports it within five seconds, writes
+// nothing, and continues on its own when the quorum is back.
 func TestExternalStoreWithoutQuorum(t *testing.T) {
 	m := standalonetest.StartMembers(t, 3)
 	s := start(t, outside(t, shortDir(t), m.Options))
@@ -85,7 +85,7 @@ func TestExternalStoreWithoutQuorum(t *testing.T) {
 	}
 }
 
-// losesQuorum waits until writes say that there is no quorum, and wants reads and the report to say the same.
+// losesQuorum waits until writes report that there is no quorum, and requires reads and the report to agree.
 func losesQuorum(t *testing.T, s *apiserver.Server, c kubernetes.Interface) {
 	t.Helper()
 	const words = "the store has no quorum: 1 of 3 members answers"
@@ -114,8 +114,8 @@ func losesQuorum(t *testing.T, s *apiserver.Server, c kubernetes.Interface) {
 	}
 }
 
-// TestExternalStoreIsRefused: nothing is written to a store that is not this control plane's, and no control plane
-// begins anew over volumes that it has had.
+// TestExternalStoreIsRefused: nothing is written to a store that belongs to another control plane, and no control plane
+// starts empty when it has had volumes.
 func TestExternalStoreIsRefused(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	own := shortDir(t)
@@ -153,7 +153,7 @@ func TestExternalStoreIsRefused(t *testing.T) {
 	start(t, outside(t, first, m.Options)).Stop()
 }
 
-// TestOlderExternalStore: a store that lacks what was recorded is treated as a restored backup.
+// TestOlderExternalStore: a store that lacks recorded data is treated as a restored backup.
 func TestOlderExternalStore(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir := shortDir(t)

@@ -20,8 +20,8 @@ func stage(spec featuregate.FeatureSpec) string {
 	return words[string(spec.PreRelease)] + ", off"
 }
 
-// TestFeatureGatesAreListed wants each feature gate of Kubernetes either in docs/features.md, with its stage, or in the
-// list of those that do not concern volumes: what a new version brings must be looked at.
+// TestFeatureGatesAreListed: each feature gate of Kubernetes is either in docs/features.md, with its stage, or in the
+// list of those that do not concern volumes: gates of a new version have to be reviewed.
 func TestFeatureGatesAreListed(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/features.md")

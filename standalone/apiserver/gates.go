@@ -15,8 +15,8 @@ func gates() map[string]bool {
 	return map[string]bool{string(features.CSIVolumeHealth): true}
 }
 
-// setGates sets features for the whole process, those that are asked for over its own. It must come before anything of
-// the server is made, because some parts remember at their creation what is on. It may be repeated.
+// setGates sets features for the whole process; the requested ones override its own. It must be called before any part
+// of the server is created, because some parts read their features at that time. It may be repeated.
 func setGates(asked map[string]bool) error {
 	all := gates()
 	maps.Copy(all, asked)

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestHealthIsServed: the fields for the health of volumes and of storage are kept, also when a node writes them of its
-// own objects, and a node writes those of no other node.
+// TestHealthIsServed: the fields for the health of volumes and of storage are kept, even when a node writes them to its
+// own objects, and a node cannot write those of another node.
 func TestHealthIsServed(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -59,7 +59,7 @@ func TestHealthIsServed(t *testing.T) {
 		_, err := node.StorageV1().CSINodes().UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
 		c = must(admin.StorageV1().CSINodes().Get(t.Context(), name, metav1.GetOptions{}))(t)
 		if kept := len(c.Status.StorageHealth) == 1; kept != want || apierrors.IsForbidden(err) == want {
-			t.Errorf("node n1 tells of the storage of %s: %v, kept: %v", name, err, kept)
+			t.Errorf("node n1 reports the storage of %s: %v, kept: %v", name, err, kept)
 		}
 	}
 }

@@ -23,9 +23,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// hooks adds the work of the server itself after its start: the roles and namespaces of
-// every cluster, the rules of roles that are made of others, the default service account of each namespace,
-// the deletion of namespaces, and the usage of quotas.
+// hooks adds the work of the server itself after its start: the roles and namespaces of every cluster, the rules of
+// aggregated roles, the default service account of each namespace, the deletion of namespaces, and the usage of quotas.
 func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	client, err := kubernetes.NewForConfig(a.config.LoopbackClientConfig)
 	if err != nil {
@@ -107,7 +106,7 @@ type object[T any] interface {
 	metav1.Object
 }
 
-// same says whether an object is as it should be, but for what the server adds, which it takes away.
+// same says whether an object is as wanted, apart from what the server adds, which it removes.
 func same(want, have metav1.Object) bool {
 	have.SetUID("")
 	have.SetResourceVersion("")
@@ -122,8 +121,8 @@ type resource[T metav1.Object] interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// ensure creates or updates an object, unless the list has it as it should be. The role of a binding is immutable, so a
-// binding with another role is deleted and created again.
+// ensure creates or updates an object, unless the list has it in the wanted form. The role of a binding is immutable,
+// so a binding with another role is deleted and created again.
 func ensure[T any, P object[T]](ctx context.Context, client resource[P], want P, list ...T) error {
 	for i := range list {
 		if have := P(&list[i]); have.GetName() == want.GetName() && same(want, have) {

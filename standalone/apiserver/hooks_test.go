@@ -44,7 +44,7 @@ func TestWritesWhatDiffers(t *testing.T) {
 	}
 }
 
-// recorder is an API that only remembers what it is asked for.
+// recorder is an API that only records requests.
 type recorder struct {
 	exists bool
 	made   []string

@@ -17,8 +17,8 @@ import (
 )
 
 // TestAHostAndItsDelegatedDrivers: a host to which a driver is delegated serves all its volumes, exactly as their
-// classes ask for them, holds its leases and has its intents. It does none of this for a driver that is delegated to
-// another.
+// classes require, and may hold its leases and write its intents. It does none of this for a driver that is delegated
+// to another.
 func TestAHostAndItsDelegatedDrivers(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)

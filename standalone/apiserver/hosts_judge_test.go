@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// judge fails the test if a request that passed gives the host what is of others, and removes what it has made.
+// judge fails the test if an accepted request gives the host what belongs to others, and removes what it has created.
 func (m *hostModel) judge(request, verb, path string, answer []byte) {
 	var got object
 	if err := json.Unmarshal(answer, &got); err != nil {
@@ -24,7 +24,7 @@ func (m *hostModel) judge(request, verb, path string, answer []byte) {
 	switch {
 	case verb == "GET":
 		if others && (path == secretsPath || path == intentsPath) {
-			m.t.Errorf("%s\nit reads what is of others", request)
+			m.t.Errorf("%s\nit reads an object of another owner", request)
 		}
 		return
 	case others:
@@ -42,7 +42,7 @@ func (m *hostModel) judge(request, verb, path string, answer []byte) {
 	}
 }
 
-// written judges an object of the host after a request has made or changed it.
+// written judges an object of the host after a request has created or changed it.
 func (m *hostModel) written(verb, path, name string) {
 	switch path {
 	case volumesPath:
@@ -61,22 +61,22 @@ func (m *hostModel) written(verb, path, name string) {
 	}
 }
 
-// unchanged fails the test unless an object of others is what it was.
+// unchanged fails the test unless an object of another owner is as before.
 func (m *hostModel) unchanged(path string) {
 	m.t.Helper()
 	i := strings.LastIndexByte(path, '/')
 	for _, now := range m.list(path[:i]) {
 		if nameOf(now) == path[i+1:] {
 			if !equality.Semantic.DeepEqual(now, m.theirs[path]) {
-				m.t.Errorf("%s is of others and was changed:\n%v\n%v", path, m.theirs[path], now)
+				m.t.Errorf("%s belongs to another owner and was changed:\n%v\n%v", path, m.theirs[path], now)
 			}
 			return
 		}
 	}
-	m.t.Errorf("%s is of others and is gone", path)
+	m.t.Errorf("%s belongs to another owner and is gone", path)
 }
 
-// volume fails the test if a volume of the host has the claim, the Secrets, the data or the place of others.
+// volume fails the test if a volume of the host refers to a claim, Secrets, data or a place that belong to others.
 func (m *hostModel) volume(name string) {
 	pvs := m.admin.CoreV1().PersistentVolumes()
 	v := must(pvs.Get(m.t.Context(), name, metav1.GetOptions{}))(m.t)
@@ -87,7 +87,7 @@ func (m *hostModel) volume(name string) {
 	ref := v.Spec.ClaimRef
 	mine := map[string][]string{ownDriver: {"mine", "mine-too"}, sharedDriver: {"lent-to-me"}}
 	if ref.Namespace != "default" || !slices.Contains(mine[csi.Driver], ref.Name) {
-		m.t.Errorf("volume %s of driver %s is for claim %s/%s of others", name, csi.Driver, ref.Namespace, ref.Name)
+		m.t.Errorf("volume %s of driver %s is for another owner's claim %s/%s", name, csi.Driver, ref.Namespace, ref.Name)
 		return
 	}
 	claims := m.admin.CoreV1().PersistentVolumeClaims("default")
@@ -125,12 +125,12 @@ func namesSecrets(v *corev1.PersistentVolume) bool {
 	}, func(r *corev1.SecretReference) bool { return r != nil })
 }
 
-// capacity fails the test if the host tells what others have free: a scheduler looks at the class and the place.
+// capacity fails the test if the host publishes the capacity of others: a scheduler uses the class and the topology.
 func (m *hostModel) capacity(name string) {
 	c := must(m.admin.StorageV1().CSIStorageCapacities("kube-system").Get(m.t.Context(), name, metav1.GetOptions{}))(m.t)
 	t := c.NodeTopology
 	here := t != nil && t.MatchLabels["disk"] != "" && t.MatchLabels["disk"] != "n2"
 	if c.StorageClassName != "shared" && (c.StorageClassName != "own" || !here) {
-		m.t.Errorf("it tells what is free of class %q at %v", c.StorageClassName, t)
+		m.t.Errorf("it publishes the capacity of class %q at %v", c.StorageClassName, t)
 	}
 }

@@ -43,7 +43,7 @@ const (
 	classesPath     = "/apis/storage.k8s.io/v1/storageclasses"
 )
 
-// written returns the collections in which a host would like to write, and collections all.
+// written returns the collections to which a host might try to write, and collections all of them.
 func written() []string {
 	return []string{
 		volumesPath, claimsPath, attachmentsPath, capacitiesPath, intentsPath, secretsPath, nodesPath, csiNodesPath,
@@ -56,13 +56,13 @@ func collections() []string { return append(written(), driversPath, classesPath)
 // object is an object as the API has it.
 type object = map[string]any
 
-// hostModel draws requests of a host that somebody else has taken over, and judges what the API server has let pass.
+// hostModel draws requests of a compromised host, and judges those that the API server accepts.
 type hostModel struct {
 	*hostCluster
 	draw *rand.Rand
-	// theirs are the objects of others, by their paths. They stay as they are.
+	// theirs are the objects of others, by their paths. They must not change.
 	theirs map[string]object
-	// recorded are the objects that the host itself writes, and those of others, by their collections.
+	// recorded are the objects that the host itself writes, and those that belong to others, by their collections.
 	recorded map[string][]object
 	// mine are the recorded ones that the host may write.
 	mine map[string][]object
@@ -72,8 +72,8 @@ type hostModel struct {
 }
 
 // TestNoHostGetsWhatIsOfAnother: whatever request a joined host sends, with its own certificate or as its controllers,
-// it gets no volume, Secret, attachment or capacity of another. Its requests are those of a real host, of which fields
-// are removed, exchanged for those of other objects, or added.
+// it gets no volume, Secret, attachment or capacity of another host. Its requests are those of a real host with fields
+// removed, replaced by those of other objects, or added.
 func TestNoHostGetsWhatIsOfAnother(t *testing.T) {
 	t.Parallel()
 	count := seeds.Count(t, requestsPerTime)
@@ -137,7 +137,7 @@ func newHostModel(t *testing.T, seed uint64) *hostModel {
 	return m
 }
 
-// attach records that a volume is to be attached to n1.
+// attach records that a volume must be attached to n1.
 func (m *hostModel) attach(name string, v *corev1.PersistentVolume) {
 	must(m.admin.StorageV1().VolumeAttachments().Create(m.t.Context(), &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -166,7 +166,7 @@ func (m *hostModel) keep(path string, o any) {
 	}
 }
 
-// record remembers all objects, which of them are of others, and the strings in them.
+// record remembers all objects, which of them belong to others, and the strings in them.
 func (m *hostModel) record() {
 	for _, path := range collections() {
 		for _, o := range m.list(path) {
@@ -254,7 +254,7 @@ func (m *hostModel) play(i int) {
 	m.judge(fmt.Sprintf("request %d: %s %s %s", i, verb, req.URL(), body), verb, path, answer)
 }
 
-// joinAnew lets an administrator put n1 back where it was.
+// joinAnew lets an administrator restore n1's place.
 func (m *hostModel) joinAnew() {
 	ctx, all := m.t.Context(), m.admin.StorageV1().CSINodes()
 	must(m.admin.CoreV1().Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{"metadata":{"labels":{"disk":"n1"}}}`),
@@ -284,7 +284,7 @@ func (m *hostModel) body(path string) object {
 	return o
 }
 
-// current gives an object the version and, at most times, the identity of the one that it is to replace.
+// current gives an object the resource version and, usually, the UID of the object that it replaces.
 func (m *hostModel) current(path, name string, o object) {
 	for _, now := range m.list(path) {
 		if nameOf(now) != name {
@@ -297,8 +297,7 @@ func (m *hostModel) current(path, name string, o object) {
 	}
 }
 
-// exchange removes a field, gives it the value that another object has there or that is known from anywhere, or adds
-// one to its object.
+// exchange removes a field, replaces its value by that of another object or any known value, or adds one to its object.
 func (m *hostModel) exchange(o, other object) {
 	type place struct {
 		in  object
@@ -338,7 +337,7 @@ func (m *hostModel) remove(path string) {
 	rest := m.admin.Discovery().RESTClient()
 	_, err := rest.Delete().AbsPath(path).DoRaw(m.t.Context())
 	if err == nil {
-		// What has finalizers is gone only without them.
+		// Objects with finalizers disappear only without them.
 		_, _ = rest.Patch(types.MergePatchType).AbsPath(path).Body([]byte(`{"metadata":{"finalizers":null}}`)).
 			DoRaw(m.t.Context())
 	}

@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestANodeIsNoControlPlane: a node does not say that a control plane runs there, and may take back that one has.
+// TestANodeIsNoControlPlane: a node cannot claim to run a control plane, but may remove such a claim.
 func TestANodeIsNoControlPlane(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)

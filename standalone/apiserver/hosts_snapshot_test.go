@@ -47,7 +47,7 @@ func (c *hostCluster) contents(client kubernetes.Interface, k contentKind, verb,
 	return r.Do(c.t.Context()).Error()
 }
 
-// TestAHostAndItsSnapshots: a host says how the snapshots of its own volumes are, and the groups of them, and nothing
+// TestAHostAndItsSnapshots: a host reports the state of snapshots of its own volumes, and of their groups, and nothing
 // else.
 func TestAHostAndItsSnapshots(t *testing.T) {
 	t.Parallel()
@@ -57,7 +57,7 @@ func TestAHostAndItsSnapshots(t *testing.T) {
 	}
 }
 
-// makeContent makes a content of a kind.
+// makeContent creates a content of a kind.
 func (c *hostCluster) makeContent(k contentKind, name, driver, node string) {
 	c.t.Helper()
 	served := func(context.Context) (bool, error) {
@@ -107,7 +107,7 @@ func (c *hostCluster) restrictsContents(k contentKind) {
 	}
 }
 
-// TestAHostPlacesSnapshots: a host says once from where a snapshot of its own can be used.
+// TestAHostPlacesSnapshots: a host can set the topology of its own snapshot once.
 func TestAHostPlacesSnapshots(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)
@@ -131,7 +131,7 @@ func TestAHostPlacesSnapshots(t *testing.T) {
 	}
 }
 
-// TestAHostKeepsSnapshots: a host keeps a snapshot of its own while it makes a volume from it, and changes no other
+// TestAHostKeepsSnapshots: a host keeps a snapshot of its own while it creates a volume from it, and changes no other
 // field of it.
 func TestAHostKeepsSnapshots(t *testing.T) {
 	t.Parallel()
@@ -172,8 +172,8 @@ func snapshotKind() contentKind {
 	return contentKind{group: volume.GroupSnapshot, resource: "namespaces/default/" + volume.ResourceSnapshots}
 }
 
-// makeSnapshot makes a snapshot that names the content of its name, which is of a node and refers to the snapshot of a
-// name.
+// makeSnapshot creates a snapshot that names the content with its own name, which belongs to a node and refers to a
+// snapshot.
 func (c *hostCluster) makeSnapshot(name, refers, node string) {
 	c.t.Helper()
 	contents, snapshots := contentKinds()[0], snapshotKind()

@@ -39,7 +39,7 @@ const (
 type hostCluster struct {
 	t     *testing.T
 	admin kubernetes.Interface
-	// agent is the agent of n1, and n1 what it may do as the controllers of its host.
+	// agent is the agent of n1, and n1 the client of the controllers of its host.
 	agent, n1 kubernetes.Interface
 }
 
@@ -102,7 +102,7 @@ func must[T any](o T, err error) func(t *testing.T) T {
 	}
 }
 
-// claim creates a claim of a class for which a node is selected.
+// claim creates a claim of a class with a selected node.
 func (c *hostCluster) claim(name, class, node string) *corev1.PersistentVolumeClaim {
 	c.t.Helper()
 	return must(c.admin.CoreV1().PersistentVolumeClaims("default").Create(c.t.Context(), &corev1.PersistentVolumeClaim{
@@ -147,8 +147,8 @@ func (c *hostCluster) create(by kubernetes.Interface, v *corev1.PersistentVolume
 	return err
 }
 
-// TestAHostMakesItsOwnVolumesOnly: a node that somebody else has taken over can make volumes of its own node-local
-// drivers for claims that were given to it, and nothing else.
+// TestAHostMakesItsOwnVolumesOnly: a compromised node can create volumes of its own node-local drivers for claims that
+// were assigned to it, and nothing else.
 func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)
@@ -222,7 +222,7 @@ func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 	}
 }
 
-// TestASavedVolumeIsNoRefusal: a host deletes what is refused, so a volume that has its object already is not refused,
+// TestASavedVolumeIsNoRefusal: a host deletes a refused volume, so a volume that has its object already is not refused,
 // whatever has changed since.
 func TestASavedVolumeIsNoRefusal(t *testing.T) {
 	t.Parallel()
@@ -250,8 +250,8 @@ func TestASavedVolumeIsNoRefusal(t *testing.T) {
 	}
 }
 
-// TestANodeKeepsItsPlace: a node does not label itself into the place of another node's volumes, not even while it
-// says that its driver has other topology keys.
+// TestANodeKeepsItsPlace: a node cannot label itself into the segment of another node's volumes, not even while it
+// claims other topology keys for its driver.
 func TestANodeKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)
@@ -278,7 +278,7 @@ func TestANodeKeepsItsPlace(t *testing.T) {
 	c.expect("it stays there", label(`{"team":"blue"}`), "")
 }
 
-// expect fails the test unless a request was admitted, or refused with such a text.
+// expect fails the test unless a request was admitted, or refused with this text.
 func (c *hostCluster) expect(argues string, err error, want string) {
 	c.t.Helper()
 	switch {
@@ -303,7 +303,7 @@ func (c *hostCluster) attributes(patch func(v, body string) error, mine string) 
 	c.expect("attributes that do not exist", patch(mine, `{"spec":{"volumeAttributesClassName":"none"}}`), "does not exist")
 }
 
-// TestAHostTouchesNothingElse: what other nodes and people have stays as it is.
+// TestAHostTouchesNothingElse: objects of other nodes and of users stay unchanged.
 func TestAHostTouchesNothingElse(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)
@@ -459,7 +459,7 @@ func (c *hostCluster) logs() {
 	c.expect("Secrets are read", err, "cannot list")
 }
 
-// TestWhoIsAHost: an agent acts as the controllers of its own host only, and nobody else does.
+// TestWhoIsAHost: an agent can act as the controllers of its own host only, and no other user can.
 func TestWhoIsAHost(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)

@@ -37,9 +37,8 @@ func inlinePod(name string, drivers ...string) *corev1.Pod {
 	return p
 }
 
-// TestWhoNamesDriversInPods: a FlexVolume driver that a Pod names itself, by
-// either of its names, needs the right to use it; an administrator has that, and
-// a role in the Pod's namespace gives it.
+// TestWhoNamesDriversInPods: a FlexVolume driver that a Pod names inline, by either of its names, requires the right to
+// use it; an administrator has it, and a role in the Pod's namespace grants it.
 func TestWhoNamesDriversInPods(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -93,8 +92,7 @@ func TestWhoNamesDriversInPods(t *testing.T) {
 	}
 }
 
-// TestNoDriverComesLater: nobody, by no way, brings a driver into a Pod that is
-// there.
+// TestNoDriverComesLater: no user can add a driver to an existing Pod, in any way.
 func TestNoDriverComesLater(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -111,8 +109,7 @@ func TestNoDriverComesLater(t *testing.T) {
 	}
 }
 
-// csiDrivers makes one as volplane does for a FlexVolume driver, and somebody
-// else's.
+// csiDrivers creates a CSIDriver as volplane does for a FlexVolume driver, and one of another owner.
 func csiDrivers(t *testing.T, admin kubernetes.Interface) {
 	t.Helper()
 	for name, label := range map[string]string{"made.example.com": volume.Program, "theirs.example.com": "helm"} {
@@ -128,8 +125,7 @@ func csiDrivers(t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// mayUse lets someone use a driver in the Pods of a namespace, as the
-// documentation shows it.
+// mayUse grants someone the use of a driver in the Pods of a namespace, as documented.
 func mayUse(t *testing.T, admin kubernetes.Interface, driver string) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "flex-drivers"}

@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// plane returns what other control planes of the same objects need. sealing is the file that says how Secrets are
-// encrypted.
+// plane returns the keys for other control planes of the same objects. sealing is the file with the encryption
+// configuration of Secrets.
 func (s *Server) plane(o Options, sealing string) membership.Plane {
 	return membership.Plane{Prefix: o.External.Prefix, Keys: func() (identity.Keys, error) {
 		k, err := s.ca.Keys()
@@ -53,8 +53,8 @@ func readConfig(file string) ([]byte, error) {
 	return data, nil
 }
 
-// WriteKeys writes the keys of a control plane whose authority has a hash to a directory, which becomes pki in a data
-// directory.
+// WriteKeys writes the keys of a control plane whose authority has the given hash to a directory, which becomes pki in
+// a data directory.
 func WriteKeys(dir string, k identity.Keys, authority string) error {
 	if err := pki.WriteKeys(dir, k, authority); err != nil {
 		return err

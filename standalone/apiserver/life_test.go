@@ -23,7 +23,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// childDir makes TestChild of a second process run a server over a directory.
+// childDir makes TestChild in a second process run a server with a directory.
 const childDir = "VOLPLANE_TEST_CHILD_DIR"
 
 // TestChild is the process that TestKillLosesNothing kills; alone it does

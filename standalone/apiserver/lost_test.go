@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestWhatANodeHadIsFoundWithIt: what was given up with a node is its own again when the node is invited again, since
-// its host deletes from then on; what was given up with another node stays lost.
+// TestWhatANodeHadIsFoundWithIt: volumes that were given up with a node belong to it again when the node is invited
+// again, because its host deletes them from then on; volumes given up with another node stay lost.
 func TestWhatANodeHadIsFoundWithIt(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)

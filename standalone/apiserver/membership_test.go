@@ -79,7 +79,7 @@ func (a *applicant) invited(token string) *rest.Config {
 	return c
 }
 
-// ask asks for a certificate as a user, for a key.
+// ask requests a certificate as a user, for a key.
 func (a *applicant) ask(by *rest.Config, user string, key any) (int, []byte) {
 	a.t.Helper()
 	return a.askAt(identity.PathCertificate, by, user, key)
@@ -156,8 +156,8 @@ func clientOf(t *testing.T, by *rest.Config) kubernetes.Interface {
 	return c
 }
 
-// TestNodeJoins: who shows an invitation gets a certificate for the node that it
-// names and for one key, and nothing else; who has a certificate gets the next.
+// TestNodeJoins: a client with an invitation gets a certificate for the node that the invitation names and for one key,
+// and nothing else; a client with a certificate gets the next.
 func TestNodeJoins(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)
@@ -217,8 +217,8 @@ func TestNodeJoins(t *testing.T) {
 	}
 }
 
-// TestInvitationExpires: an invitation is kept without its secret, counts until
-// it expires, and is gone after the next one.
+// TestInvitationExpires: an invitation is stored without its secret, is valid until it expires, and is removed with the
+// next one.
 func TestInvitationExpires(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -255,9 +255,8 @@ func TestInvitationExpires(t *testing.T) {
 	a.join()
 }
 
-// TestRevocation: nothing that a revoked node has counts any more, at once, for
-// requests under way, over connections that are open, and after a restart; other
-// nodes go on, and the node can be invited again.
+// TestRevocation: nothing that a revoked node holds is accepted any more: immediately, for requests in flight, over
+// open connections, and after a restart; other nodes continue, and the node can be invited again.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC(), NoSync: true}

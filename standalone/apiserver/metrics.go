@@ -7,7 +7,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// metricsPath is where Kubernetes' API server has its metrics, too. Who may read them has a right to this path.
+// metricsPath is also where Kubernetes' API server has its metrics. Reading them requires a right to this path.
 const metricsPath = "/metrics"
 
 // scrapes is how many requests for metrics are answered at the same time.

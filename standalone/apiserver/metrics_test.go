@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// halfBroken gathers what a registry has, and an error.
+// halfBroken gathers the metrics of a registry, and an error.
 type halfBroken struct{ *prometheus.Registry }
 
 func (h halfBroken) Gather() ([]*dto.MetricFamily, error) {
@@ -22,7 +22,7 @@ func (h halfBroken) Gather() ([]*dto.MetricFamily, error) {
 }
 
 // TestMetrics: other metrics are served together with those of the API server, also when some of them cannot be
-// gathered, to whoever may read the path.
+// gathered, to users who may read the path.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	all := prometheus.NewRegistry()
@@ -51,9 +51,9 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if strings.Count(text, "# TYPE workqueue_depth ") != 1 {
-		t.Error("a metric of both is told twice")
+		t.Error("a metric of both is served twice")
 	}
 	if _, err := get("somebody"); !apierrors.IsForbidden(err) {
-		t.Errorf("somebody without the right reads them: %v", err)
+		t.Errorf("a user without the right reads them: %v", err)
 	}
 }

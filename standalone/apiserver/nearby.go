@@ -23,8 +23,8 @@ import (
 )
 
 // nearby reads and writes objects through the clients of the store. Those of the etcd in this process call it, because
-// a connection costs as much processor time as etcd itself; those of another one share their connections. All else is
-// as in Kubernetes' own factory of storages, each of which connects by itself.
+// a connection costs as much processor time as etcd itself; those of another one share their connections. Everything
+// else is as in Kubernetes' own factory of storages, each of which has its own connection.
 type nearby struct {
 	store     store
 	compactor compactor
@@ -35,10 +35,11 @@ type compactor interface {
 	Stop()
 }
 
-// near begins to compact the store, until the compactor is stopped. API servers of the same etcd agree on who does.
+// near begins to compact the store, until the compactor is stopped. API servers of the same etcd agree on which one
+// does.
 func near(db store) nearby {
 	client := db.Client()
-	// Storages ask the endpoints of their clients for this, and these clients have none.
+	// A storage checks the endpoints of its client for this feature, and this client has no endpoints.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), named{client, db.transport().ServerList},
 		storage.RequestWatchProgress)
 	return nearby{db, etcd3.NewCompactor(client, storagebackend.DefaultCompactInterval, clock.RealClock{},

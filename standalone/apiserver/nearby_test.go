@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestStoragesDoNotConnect finds the connections of health checks at etcd's socket, and no others.
+// TestStoragesDoNotConnect: etcd's socket has the connections of health checks, and no others.
 func TestStoragesDoNotConnect(t *testing.T) {
 	s := standalonetest.Start(t)
 	socket := filepath.Join(filepath.Dir(s.AdminKubeconfig()), "etcd", "client.sock")
@@ -29,7 +29,8 @@ func TestStoragesDoNotConnect(t *testing.T) {
 	}
 }
 
-// TestEtcdTellsProgress is about lists from the watch cache: without reports of progress the server asks etcd.
+// TestEtcdTellsProgress: etcd reports progress for lists from the watch cache; otherwise the server would send a read
+// to etcd.
 func TestEtcdTellsProgress(t *testing.T) {
 	standalonetest.Start(t)
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,

@@ -30,7 +30,7 @@ const (
 )
 
 // connections returns how many connections may be open: no more than half of the files that this process can open, so
-// that users who connect never leave etcd, which ends without a free descriptor, or the drivers without one.
+// clients never exhaust the descriptors that the drivers need, and etcd, which fails without one.
 func connections() (int, error) {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -55,7 +55,7 @@ type Options struct {
 	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at
 	// every start.
 	RBAC []runtime.Object
-	// Step is called with what the start does next, for people; it may be nil.
+	// Step is called with the next step of the start, for users; it may be nil.
 	Step func(what string)
 	// Version is the version of this program. A data directory of another version is
 	// backed up before it is changed. An empty version disables this, for tests only.
@@ -69,24 +69,23 @@ type Options struct {
 	ForgetUnreadable bool
 	// Collects says that a garbage collector runs, so deletions may wait for it.
 	Collects bool
-	// Transform prepares the objects that the server itself caches. It drops what is not read, and may return an equal
-	// object instead; nil leaves them as they are.
+	// Transform prepares the objects that the server itself caches. It drops unused fields, and may return an equal object
+	// instead; nil leaves them as they are.
 	Transform cache.TransformFunc
-	// FeatureGates turns features of Kubernetes on or off, by their names; see gates for those that are on anyway.
+	// FeatureGates turns features of Kubernetes on or off, by name; see gates for those that are always on.
 	FeatureGates map[string]bool
-	// Metrics are served at /metrics beside those of the API server itself; nil for none.
+	// Metrics are served at /metrics beside those of the API server itself; nil means none.
 	Metrics prometheus.Gatherer
-	// Paths are more paths with what serves them, to those who have a right to the path.
+	// Paths are additional paths with their handlers, for users with a right to the path.
 	Paths map[string]http.Handler
-	// NoBackups says that nobody makes backups by itself, for those who ask how old the newest is.
+	// NoBackups means that no backups are made automatically, which is reported instead of the age of the newest.
 	NoBackups bool
 	// NoSync omits fsync; for tests only.
 	NoSync bool
-	// Quota is the size of the database at which etcd refuses writes; 0 is what
-	// fits the disk.
+	// Quota is the size of the database at which etcd refuses writes; 0 means a size that fits the disk.
 	Quota int64
-	// External is the etcd of others that has the objects; zero means that of the last start, which is one in DataDir
-	// unless this was given before.
+	// External is an etcd that others run, which holds the objects; zero means that of the last start, which is one in
+	// DataDir unless this was given before.
 	External external.Options
 }
 
@@ -121,7 +120,7 @@ func (o Options) listen(most int) (net.Listener, error) {
 	return netutil.LimitListener(l, most), nil
 }
 
-// step says what the start does next.
+// step reports the next step of the start.
 func (o Options) step(what string) {
 	if o.Step != nil {
 		o.Step(what)

@@ -83,8 +83,8 @@ const (
 	allClaims   = "count/persistentvolumeclaims"
 )
 
-// TestQuotasOfStorage: what all claims of a namespace ask for, their number, and
-// the same for each class are limited; deletions give room back.
+// TestQuotasOfStorage: the requests of all claims of a namespace, their number, and the same for each class are
+// limited; deletions give room back.
 func TestQuotasOfStorage(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -146,7 +146,7 @@ func refused(t *testing.T, admin kubernetes.Interface, c *corev1.PersistentVolum
 	return last
 }
 
-// TestQuotasHoldForGrowth: what a claim asks for later is counted, too.
+// TestQuotasHoldForGrowth: later requests of a claim are counted, too.
 func TestQuotasHoldForGrowth(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -186,7 +186,7 @@ func TestQuotasHoldForGrowth(t *testing.T) {
 				return err == nil, err
 			})
 	}
-	// A count that has begun before the claim was stored would still replace the one of its admission.
+	// A count that began before the claim was stored would still replace the one of its admission.
 	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "1Gi"})
 	refusedBy(t, "growth", grow("4Gi"), "exceeded quota: q")
 	if err := grow("3Gi"); err != nil {

@@ -18,16 +18,16 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// replacement is a change of a stopped data directory, given the etcd of an earlier stop and that of another control
+// replacement is a change of a stopped data directory, given its etcd from an earlier stop and that of another control
 // plane with more objects.
 type replacement struct {
 	what   string
 	change func(t *testing.T, dir, older, other string)
-	// held says that nothing is taken away afterwards, has that there is an object of the name of the newer one.
+	// held means that nothing is removed afterwards, has that an object with the name of the newer one exists.
 	held, has bool
 }
 
-// replacements are in the order in which they are done to one directory.
+// replacements are applied to one directory in this order.
 func replacements() []replacement {
 	place := func(t *testing.T, dir, store string) {
 		t.Helper()
@@ -52,8 +52,8 @@ func replacements() []replacement {
 	}
 }
 
-// TestReplacedStore: an older etcd, or another one, in the place of the one that was used last is noticed, and nothing
-// is taken away until it is accepted; those who have seen newer objects are not deceived.
+// TestReplacedStore: an older or a different etcd in the place of the last one is noticed, and nothing is removed until
+// it is accepted; clients that have seen newer objects are not misled.
 func TestReplacedStore(t *testing.T) {
 	t.Parallel()
 	dir, elsewhere := shortDir(t), shortDir(t)
@@ -77,7 +77,7 @@ func TestReplacedStore(t *testing.T) {
 	}
 }
 
-// check starts a server after the change, accepts it, and returns a resource version that it has given out; seen is the
+// check starts a server after the change, accepts it, and returns a resource version that it has issued; seen is the
 // last one before.
 func (c replacement) check(t *testing.T, dir string, seen int64) int64 {
 	t.Helper()

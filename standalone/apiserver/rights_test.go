@@ -55,7 +55,7 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 }
 
 // TestRolesOfEveryCluster: the roles admin, edit and view have the rights that they have in a cluster, and those of a
-// role that is to be aggregated into them.
+// role that is aggregated into them.
 func TestRolesOfEveryCluster(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)
@@ -100,7 +100,7 @@ func TestRolesOfEveryCluster(t *testing.T) {
 	}
 }
 
-// may says whether a user may do something in the namespace default, such as "list pods".
+// may says whether a user has a right in the namespace default, such as "list pods".
 func may(ctx context.Context, user kubernetes.Interface, right string) bool {
 	verb, kind, _ := strings.Cut(right, " ")
 	groups := map[string]string{"roles": rbacv1.GroupName, "volumesnapshots": "snapshot.storage.k8s.io"}
@@ -113,8 +113,8 @@ func may(ctx context.Context, user kubernetes.Interface, right string) bool {
 	return err == nil && got.Status.Allowed
 }
 
-// TestNobodyIsRefusedDuringAStart: a node agent that asks while the server starts
-// is answered late, not told that it has no right.
+// TestNobodyIsRefusedDuringAStart: a request of a node agent while the server starts is answered late, not refused for
+// lack of rights.
 func TestNobodyIsRefusedDuringAStart(t *testing.T) {
 	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC()}
@@ -188,16 +188,16 @@ func TestOnlyHealthIsPublic(t *testing.T) {
 	if got := status(t, s, "/readyz", "forged"); got != http.StatusUnauthorized {
 		t.Errorf("/readyz with a wrong identity: %d, want %d", got, http.StatusUnauthorized)
 	}
-	// A review asks about a token in a request that has no path.
+	// A token review authenticates in a request that has no path.
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: " "}}
 	got, err := standalonetest.Client(t, s, "").AuthenticationV1().TokenReviews().Create(t.Context(), review,
 		metav1.CreateOptions{})
 	if err != nil || got.Status.Authenticated {
-		t.Errorf("review of an empty token: %+v, %v; want nobody", got.Status, err)
+		t.Errorf("review of an empty token: %+v, %v; want no user", got.Status, err)
 	}
 }
 
-// status asks for a path with a bearer token, or with nothing.
+// status requests a path with a bearer token, or without credentials.
 func status(t *testing.T, s *apiserver.Server, path, token string) int {
 	t.Helper()
 	roots := x509.NewCertPool()

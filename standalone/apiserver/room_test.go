@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// remote is somebody who comes over a connection.
+// remote is a client over a network connection.
 func remote(t *testing.T, s *apiserver.Server) kubernetes.Interface {
 	t.Helper()
 	config := standalonetest.Remote(t, s)
@@ -49,7 +49,7 @@ func told(ctx context.Context, t *testing.T, c kubernetes.Interface) room.Report
 	return r
 }
 
-// within repeats what the server's turns make true.
+// within repeats a condition that the server's periodic checks make true.
 func within(t *testing.T, limit time.Duration, what string, is func() error) {
 	t.Helper()
 	testkit.Eventually(t, limit, func() string {
@@ -72,7 +72,7 @@ type world struct {
 	c kubernetes.Interface
 }
 
-// spaces is the number of namespaces with large objects: one namespace alone may not fill the database.
+// spaces is the number of namespaces with large objects: a single namespace is not allowed to fill the database.
 const spaces = 10
 
 // makeSpaces makes these namespaces.
@@ -103,16 +103,16 @@ func (w world) fill(prefix string) (names [][2]string) {
 			w.Fatal(err)
 		}
 		names = append(names, name)
-		// A turn of the server for each few: nobody fills a quota in one.
+		// The server gets a check every few writes: no client fills a quota between two checks.
 		if i%8 == 7 {
 			w.turn()
 		}
 	}
-	w.Fatal("nobody refuses")
+	w.Fatal("no write is refused")
 	return nil
 }
 
-// turn waits until the server has looked at its room again.
+// turn waits until the server has checked its room again.
 func (w world) turn() {
 	w.Helper()
 	before := told(w.Context(), w.T, w.c).Used
@@ -124,8 +124,8 @@ func (w world) turn() {
 	})
 }
 
-// empty deletes what fill has made. Each step writes the whole object once more:
-// etcd may need a turn to forget what they were.
+// empty deletes what fill has created. Each step writes the whole object again: etcd may need a check to drop the old
+// revisions.
 func (w world) empty(names [][2]string) {
 	w.Helper()
 	for _, one := range names {
@@ -139,10 +139,9 @@ func (w world) empty(names [][2]string) {
 	}
 }
 
-// TestFullDatabase: a user who fills the database is refused with a reason before
-// etcd is full; what is there can be deleted, also what has a finalizer, the
-// control plane itself writes on, and room comes back. A start over the quota
-// works.
+// TestFullDatabase: a user who fills the database is refused with a reason before etcd is full; existing objects can be
+// deleted, also those with a finalizer, the control plane itself continues to write, and room comes back. A start over
+// the quota works.
 func TestFullDatabase(t *testing.T) {
 	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
@@ -151,7 +150,7 @@ func TestFullDatabase(t *testing.T) {
 	w.makeSpaces()
 	names := w.fill("a")
 	if r := told(t.Context(), t, w.c); !r.Refuses || r.Reason != "DatabaseFull" || r.Used <= r.Limit || r.Limit == 0 {
-		t.Errorf("told %+v", r)
+		t.Errorf("report %+v", r)
 	}
 	if err := keep(t, standalonetest.Client(t, s, "system:volplane:test", "system:masters"), "own"); err != nil {
 		t.Errorf("what the control plane has begun: %v", err)
@@ -168,8 +167,8 @@ func TestFullDatabase(t *testing.T) {
 	}
 }
 
-// TestRoomHasTheNewestBackup: what is told of the room is that of this disk and database, with the time of the newest
-// backup among those that the data directory has; others may not ask, and nothing can be written.
+// TestRoomHasTheNewestBackup: the report describes this disk and database, with the time of the newest backup in the
+// data directory; other users may not read it, and nothing can be written.
 func TestRoomHasTheNewestBackup(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -188,7 +187,7 @@ func TestRoomHasTheNewestBackup(t *testing.T) {
 	}
 	want := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	if r := told(t.Context(), t, c); r.Backup == nil || !r.Backup.Equal(want) {
-		t.Errorf("the newest backup is told as %v", r.Backup)
+		t.Errorf("the newest backup is reported as %v", r.Backup)
 	}
 	ask := func(c kubernetes.Interface, verb string) error {
 		return c.Discovery().RESTClient().Verb(verb).AbsPath(room.Path).Do(t.Context()).Error()
@@ -201,13 +200,13 @@ func TestRoomHasTheNewestBackup(t *testing.T) {
 	}
 }
 
-// plausible checks what is told of a small database, of which there is no backup yet.
+// plausible checks the report about a small database without a backup.
 func plausible(t *testing.T, r room.Report) {
 	t.Helper()
 	if r.Used <= 0 || r.Size < r.Used || r.Limit <= r.Used || r.Free <= 0 || r.Total < r.Free || r.Refuses {
-		t.Errorf("told %+v", r)
+		t.Errorf("report %+v", r)
 	}
 	if r.Backup != nil {
-		t.Errorf("there is no backup, and told is %s", r.Backup)
+		t.Errorf("there is no backup, but the report has %s", r.Backup)
 	}
 }

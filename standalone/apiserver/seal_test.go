@@ -40,7 +40,7 @@ func holders(t *testing.T, dir string) []string {
 	return found
 }
 
-// keepSecret makes a Secret and a ConfigMap, and stops the server.
+// keepSecret creates a Secret and a ConfigMap, and stops the server.
 func keepSecret(t *testing.T, s *apiserver.Server) {
 	t.Helper()
 	admin := standalonetest.Client(t, s, "")
@@ -55,8 +55,8 @@ func keepSecret(t *testing.T, s *apiserver.Server) {
 	s.Stop()
 }
 
-// TestSecretsOnDisk: no file of the data directory has the content of a Secret; with
-// the key it is back, and without it nothing starts.
+// TestSecretsOnDisk: no file of the data directory has the content of a Secret; with the key the Secret can be read
+// again, and without it nothing starts.
 func TestSecretsOnDisk(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

@@ -22,10 +22,9 @@ import (
 )
 
 const (
-	// stallLimit is how long a start in which nothing moves is waited for.
+	// stallLimit is how long a start may make no progress.
 	stallLimit = 2 * time.Minute
-	// endLimit bounds the end of the server. A request that waits for an etcd
-	// that has gone would hold it up.
+	// endLimit is the time limit for stopping the server: a request that waits for a stopped etcd would delay it.
 	endLimit = 20 * time.Second
 )
 
@@ -39,7 +38,7 @@ type Server struct {
 	handler http.Handler
 	// connections is how many may be open.
 	connections int
-	// noBackups is told to those who ask for the newest backup.
+	// noBackups is reported to clients that ask for the newest backup.
 	noBackups bool
 
 	// ready is closed when everybody is served.
@@ -99,8 +98,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// open sets the feature gates and the limit of connections, takes the data directory for this process, and completes
-// the options by where its objects are.
+// open sets the feature gates and the limit of connections, opens the data directory for this process, and completes
+// the options according to the place of its objects.
 func (s *Server) open(o *Options) (err error) {
 	if err = setGates(o.FeatureGates); err != nil {
 		return err
@@ -117,8 +116,7 @@ func (s *Server) open(o *Options) (err error) {
 	return err
 }
 
-// seal has all Secrets encrypted before anybody can ask for them, and returns the
-// file that says how.
+// seal encrypts all Secrets before any client can read them, and returns the path of the configuration.
 func (s *Server) seal(ctx context.Context, o Options) (string, error) {
 	client := s.store.Client()
 	defer client.Close()
@@ -171,8 +169,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 	return nil
 }
 
-// finish waits until the server is ready, and makes sure of the roles and of
-// the administrator's kubeconfig.
+// finish waits until the server is ready, and ensures the roles and the administrator's kubeconfig.
 func (s *Server) finish(ctx context.Context, o Options) error {
 	o.step("waiting for the API server")
 	client, err := kubernetes.NewForConfig(s.AdminConfig())
@@ -212,8 +209,8 @@ const (
 	adminGroup = "system:masters"
 )
 
-// local returns the way to a listener from this host: nobody can connect to
-// the address that means every address.
+// local returns the address of a listener as seen from this host: the unspecified address, which means every address,
+// cannot be connected to.
 func local(a net.Addr) string {
 	if t, ok := a.(*net.TCPAddr); ok && t.IP.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(t.Port))
@@ -243,8 +240,8 @@ func (s *Server) AdminKubeconfig() string { return filepath.Join(s.dir.Path, "ad
 // rights.
 func (s *Server) AdminConfig() *rest.Config { return s.ClientConfig(adminUser, adminGroup) }
 
-// ClientConfig returns the way to the server for its own process as a user.
-// There is no limit on the client's side.
+// ClientConfig returns the configuration with which this process connects to the server as a user. There is no rate
+// limit on the client's side.
 func (s *Server) ClientConfig(name string, groups ...string) *rest.Config {
 	return &rest.Config{
 		Host:          "https://" + s.address,
@@ -254,8 +251,7 @@ func (s *Server) ClientConfig(name string, groups ...string) *rest.Config {
 	}
 }
 
-// Wait returns when ctx ends, or with an error when the server or its etcd
-// ends by itself.
+// Wait returns when ctx ends, or with an error when the server or its etcd fails.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -267,7 +263,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop ends the server; what it has confirmed is on disk when Stop returns.
+// Stop ends the server; everything that it has confirmed is on disk when Stop returns.
 func (s *Server) Stop() {
 	s.end()
 	s.release()

@@ -61,7 +61,7 @@ func TestRestartKeepsEverything(t *testing.T) {
 	s = start(t, o)
 	t.Logf("restart %v", time.Since(begin))
 	defer s.Stop()
-	// At another address by the same certificate: there is only one.
+	// This uses another address and the same certificate, of which there is only one.
 	again := standalonetest.Remote(t, s)
 	if again.Host != "https://"+s.Addr() || !bytes.Equal(again.CertData, administrator.CertData) ||
 		!bytes.Equal(again.KeyData, administrator.KeyData) {
@@ -196,7 +196,7 @@ func TestNodesReadTheSecretsOfTheirVolumes(t *testing.T) {
 		return err
 	}
 	for _, name := range []string{"stage", "publish", "expand"} {
-		// What the authorizer knows follows the API.
+		// The authorizer's state lags behind the API.
 		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true,
 			func(context.Context) (bool, error) { return reads("a", name) == nil, nil })
 		if err != nil {
@@ -320,7 +320,7 @@ func start(t *testing.T, o apiserver.Options) *apiserver.Server {
 	return s
 }
 
-// shortDir makes a directory whose sockets' names fit into 107 bytes.
+// shortDir makes a directory in which the paths of sockets fit into 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "api-")

@@ -15,8 +15,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestCapacitiesAreServed: drivers' figures can be kept, change, and stay those
-// of the class and the nodes that they were made for.
+// TestCapacitiesAreServed: CSIStorageCapacities can be created and updated, but not moved to another class or topology.
 func TestCapacitiesAreServed(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -47,8 +46,8 @@ func TestCapacitiesAreServed(t *testing.T) {
 	}
 }
 
-// TestDeletionWaitsForNoCollector: kubectl delete --cascade=orphan and foreground
-// do not leave what nobody takes away.
+// TestDeletionWaitsForNoCollector: kubectl delete --cascade=orphan and foreground leave nothing that no garbage
+// collector would remove.
 func TestDeletionWaitsForNoCollector(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)

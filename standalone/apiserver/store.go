@@ -28,18 +28,18 @@ import (
 type store interface {
 	// Client returns a client for one user of watches, who closes it.
 	Client() *clientv3.Client
-	// Stop ends it; what it has confirmed stays.
+	// Stop stops it; confirmed data stay.
 	Stop()
-	// Err receives the error with which it ends by itself.
+	// Err receives the error with which the store fails.
 	Err() <-chan error
 	// prefix begins the keys of all objects.
 	prefix() string
 	// transport says how Kubernetes' own health checks connect.
 	transport() storagebackend.TransportConfig
-	// plan says what is refused, and report how it is.
+	// plan returns which requests are refused, and report the state of the store.
 	plan() room.Plan
 	report() room.Report
-	// defragment rewrites the database without what was deleted; nil if that is the business of others.
+	// defragment rewrites the database without deleted data; nil if others run the store.
 	defragment() func() error
 }
 
@@ -60,7 +60,7 @@ func (e embedded) plan() room.Plan {
 
 func (e embedded) report() room.Report { return room.ReportOf(e.Room()) }
 
-// outside is an etcd that others run. What it does not answer is refused, and tried again.
+// outside is an etcd that others run. Calls that it does not answer are refused, and tried again.
 type outside struct{ *external.Store }
 
 func (o outside) prefix() string           { return o.Options().Prefix }
@@ -97,7 +97,7 @@ func (s *Server) openStore(ctx context.Context, o Options) error {
 	return nil
 }
 
-// where returns the store of a data directory: what was given, or that of the last start. Objects stay where they are
+// where returns the store of a data directory: the given one, or that of the last start. Objects stay where they are
 // until they are moved.
 func (s *Server) where(given external.Options) (external.Options, error) {
 	last, err := external.Recorded(s.dir.Path)
@@ -118,8 +118,8 @@ func (s *Server) where(given external.Options) (external.Options, error) {
 	return given, nil
 }
 
-// connect connects to the store of others, and makes sure that what is there is this control plane's before anything is
-// written.
+// connect connects to a store that others run, and checks that its content belongs to this control plane before
+// anything is written.
 func (s *Server) connect(ctx context.Context, o Options) error {
 	o.step("connecting to the store")
 	db, err := external.Open(ctx, o.External, o.step, o.Log)
@@ -151,8 +151,8 @@ func (s *Server) connect(ctx context.Context, o Options) error {
 	return db.Begin(ctx, s.place(datadir.Record))
 }
 
-// compare has a store treated as a restored backup if it lacks what an earlier process has recorded: an older etcd, or
-// another one, was put in its place.
+// compare treats a store as a restored backup if it lacks what an earlier process has recorded: it was replaced by an
+// older or a different etcd.
 func (s *Server) compare(o Options, db *external.Store) error {
 	if _, pending, err := backup.Pending(s.dir.Path); err != nil || pending {
 		return err
@@ -169,8 +169,8 @@ func (s *Server) compare(o Options, db *external.Store) error {
 	return backup.Found(s.dir.Path, o.External.Prefix, recorded, o.Version, time.Now())
 }
 
-// refuse answers requests about objects while the store has no quorum, because the watch cache would have their clients
-// wait until it is filled again. Watches go on, and reads for which the watch cache is new enough.
+// refuse answers requests about objects while the store has no quorum, because the watch cache would make their clients
+// wait until it is filled again. Watches continue, and so do reads for which the watch cache is new enough.
 func (s *Server) refuse(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		about, known := request.RequestInfoFrom(r.Context())

@@ -10,11 +10,11 @@ import (
 
 // unmanaged is a storage that leaves out the managed fields of objects that this process creates: they would be half of
 // a volume, and only server-side apply reads them. Kubernetes does not record who writes to an object without them
-// until something is applied to it, and then counts all that is there as written by "before-first-apply".
+// until something is applied to it, and then attributes all existing fields to "before-first-apply".
 //
-// Objects of users keep theirs. When kubectl changes from apply to server-side apply, it takes over all fields of the
-// manager that wrote its annotation; of "before-first-apply" these would include what controllers wrote, such as the
-// claimRef of a volume, and the next apply would remove it.
+// Objects of users keep their managed fields. When kubectl changes from apply to server-side apply, it takes over all
+// fields of the manager that wrote its annotation; those of "before-first-apply" would include what controllers wrote,
+// such as the claimRef of a volume, and the next apply would remove it.
 type unmanaged struct{ storage.Interface }
 
 // Create stores a new object.

@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestManagedFields: what this process creates has no managed fields until something is applied to it, what others
-// create has them, and apply finds its conflicts in both.
+// TestManagedFields: objects that this process creates have no managed fields until something is applied to them, those
+// of others have them, and apply detects conflicts in both.
 func TestManagedFields(t *testing.T) {
 	t.Parallel()
 	s, ctx := standalonetest.Start(t), t.Context()
@@ -27,8 +27,8 @@ func TestManagedFields(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		creator kubernetes.Interface
-		// created and changed are the managers after the object is created and then changed, opponent is who has the
-		// field that is applied.
+		// created and changed are the managers after the object is created and then changed, opponent is the manager of the
+		// applied field.
 		created, changed, opponent string
 	}{
 		"own":   {standalonetest.Client(t, s, ""), "", "", `"before-first-apply"`},
@@ -49,7 +49,7 @@ func TestManagedFields(t *testing.T) {
 	}
 }
 
-// applies wants an apply to meet the opponent, and the one who changes the object after it.
+// applies requires that an apply conflicts with opponent, and later with the client that changes the object after it.
 func applies(t *testing.T, c kubernetes.Interface, name, opponent string) {
 	t.Helper()
 	ctx := t.Context()

@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// unpack makes a data directory as the program of a commit has left it.
+// unpack makes a data directory in the state in which the program of a commit left it.
 func unpack(t *testing.T, commit, dir string) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", commit+".tar.gz"))
@@ -67,9 +67,8 @@ func put(t *testing.T, from io.Reader, h *tar.Header, path string) {
 	}
 }
 
-// TestEarlierVersions: a data directory of each layout that an earlier program
-// has left starts with this one, is backed up before it is changed, and says so;
-// a directory that is made of the backup starts as well.
+// TestEarlierVersions: a data directory of each earlier layout starts with this version, which backs it up before it
+// changes it, and reports that; a directory restored from the backup starts as well.
 func TestEarlierVersions(t *testing.T) {
 	t.Parallel()
 	for commit, names := range map[string][]string{

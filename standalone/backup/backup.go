@@ -20,7 +20,7 @@ const draft = ".draft-"
 // Options configure a backup.
 type Options struct {
 	DataDir string
-	// Version is the version of this program. Reason says why the backup is made.
+	// Version is the version of this program. Reason is why the backup is made.
 	Version, Reason string
 }
 
@@ -57,7 +57,7 @@ func (o Options) etcd() string { return filepath.Join(o.DataDir, "etcd") }
 // saveStopped saves a control plane that is not running. It starts etcd with a copy of the
 // data, so that nothing is changed. The caller has locked the directory.
 func saveStopped(ctx context.Context, o Options, file string) (m Manifest, err error) {
-	// The copy is not beside the file, because the name of a socket is limited.
+	// The copy is not made next to the file, because the length of a socket's name is limited.
 	work, err := os.MkdirTemp(o.DataDir, draft)
 	if err != nil {
 		return m, o.fail(file, err)
@@ -139,8 +139,8 @@ func Examine(ctx context.Context, o Options) (m Manifest, err error) {
 	return Save(ctx, o, filepath.Join(work, "backup"))
 }
 
-// Check verifies a backup and returns its manifest. It needs as much free space beside
-// the file as the unpacked backup.
+// Check verifies a backup and returns its manifest. It needs as much free space next to the file as the unpacked backup
+// takes.
 func Check(file string) (m Manifest, err error) {
 	work, err := os.MkdirTemp(filepath.Dir(file), draft)
 	if err != nil {

@@ -42,7 +42,7 @@ func startWith(t *testing.T, o apiserver.Options) (client kubernetes.Interface, 
 	return standalonetest.Client(t, s, ""), stop
 }
 
-// short is a directory whose name leaves room for that of a socket.
+// short is a directory whose name leaves room for the name of a socket.
 func short(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bk-")
@@ -67,16 +67,15 @@ func put(t *testing.T, c kubernetes.Interface, name string) *corev1.ConfigMap {
 	return o
 }
 
-// has says which ConfigMaps of these are there.
+// has says whether a ConfigMap exists.
 func has(t *testing.T, c kubernetes.Interface, namespace, name string) bool {
 	t.Helper()
 	_, err := c.CoreV1().ConfigMaps(namespace).Get(t.Context(), name, metav1.GetOptions{})
 	return err == nil
 }
 
-// TestSaveAndRestore: a backup of a running control plane, and one of a stopped
-// one, make an empty, a used and a damaged directory what it was; who had seen
-// later objects is not deceived, and the API says that it was restored.
+// TestSaveAndRestore: a backup of a running control plane, and one of a stopped one, restore an empty, a used and a
+// damaged directory; clients that had seen later objects are not misled, and the API shows that it was restored.
 func TestSaveAndRestore(t *testing.T) {
 	dir, files := short(t), t.TempDir()
 	c, stop := start(t, dir)
@@ -106,9 +105,8 @@ func TestSaveAndRestore(t *testing.T) {
 	t.Run("damaged", func(t *testing.T) { restored{file: running, into: dir, seen: last, used: true}.check(t) })
 }
 
-// restored is a directory that a backup is restored into: used says that it was
-// one, between that the backup has the object of that name, and seen is the last
-// resource version that anybody has seen.
+// restored is a directory for a restore: used means that it has been a data directory, between that the backup has the
+// object of that name, and seen is the last resource version that any client has seen.
 type restored struct {
 	file, into, seen string
 	between, used    bool

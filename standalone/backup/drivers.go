@@ -15,7 +15,7 @@ import (
 const (
 	// driversDir is the directory of the files about CSI drivers.
 	driversDir = "drivers.d"
-	// maxDriver limits the size of a file about a driver; what is larger is none.
+	// maxDriver limits the size of a file about a driver; a larger file is not one.
 	maxDriver = 64 << 10
 )
 
@@ -23,15 +23,15 @@ func inDrivers(path string) bool {
 	return path == driversDir || strings.HasPrefix(path, driversDir+"/")
 }
 
-// describesDriver says whether a file in driversDir may be about a driver: people may keep other things beside.
+// describesDriver says whether a file in driversDir may describe a driver: users may keep other files there.
 func describesDriver(path string, size int64) bool {
 	ext := filepath.Ext(path)
 	return filepath.Dir(path) == driversDir && (ext == ".yaml" || ext == ".yml") && size <= maxDriver &&
 		!strings.HasPrefix(filepath.Base(path), ".")
 }
 
-// addDrivers moves the files about drivers in work to dir, except those of drivers that dir has a file for: what the
-// host runs now stays as it is, because the end of a program may be the end of mounts.
+// addDrivers moves the files about drivers from work to dir, except those of drivers for which dir has a file: the
+// host's current programs stay unchanged, because the end of a program may end mounts.
 func addDrivers(dir, work string) error {
 	from, to := filepath.Join(work, driversDir), filepath.Join(dir, driversDir)
 	entries, err := os.ReadDir(from)

@@ -30,7 +30,8 @@ func open(ctx context.Context, at external.Options) (*external.Store, error) {
 	return external.Open(ctx, at, func(string) {}, nil)
 }
 
-// authority returns the certificate of the authority in a data directory, by which a store knows whose its keys are.
+// authority returns the authority's certificate in a data directory, with which a store recognizes the owner of its
+// keys.
 func authority(dataDir string) ([]byte, error) {
 	ca, err := os.ReadFile(filepath.Join(dataDir, "pki", "ca.crt"))
 	if err != nil {
@@ -39,8 +40,8 @@ func authority(dataDir string) ([]byte, error) {
 	return ca, nil
 }
 
-// saveExternal saves the objects in a store that others run, as they are at one revision. It copies them to an etcd of
-// its own, whose snapshot is as that of any other control plane: what else is in the store is never read.
+// saveExternal saves the objects in a store that others run, as of one revision. It copies them to a temporary etcd,
+// whose snapshot is like that of any other control plane: other keys of the store are never read.
 func saveExternal(ctx context.Context, o Options, at external.Options, file string) (m Manifest, err error) {
 	work, err := os.MkdirTemp(o.DataDir, draft)
 	if err != nil {
@@ -76,7 +77,7 @@ func saveExternal(ctx context.Context, o Options, at external.Options, file stri
 // keysOf returns those of an etcd of a control plane's own.
 func keysOf(c *clientv3.Client) external.Keys { return external.Keys{Client: c, Prefix: objects} }
 
-// fill copies the objects of the etcd in a directory below the prefix of a store that others run; see external.Fill.
+// fill copies the objects of the etcd in a directory to a prefix of a store that others run; see external.Fill.
 func fill(ctx context.Context, home, pki string, to external.Options) (sum external.Sum, err error) {
 	ca, err := authority(pki)
 	if err != nil {
@@ -98,7 +99,7 @@ func fill(ctx context.Context, home, pki string, to external.Options) (sum exter
 }
 
 // useStore records that the objects of a data directory are in a store that others run, zero for its own etcd. The
-// recorded position is that of the former store, and means nothing any more.
+// recorded position belongs to the former store and is meaningless now.
 func useStore(dir string, at external.Options) error {
 	if err := external.Record(dir, at); err != nil {
 		return err
@@ -106,7 +107,7 @@ func useStore(dir string, at external.Options) error {
 	return durable.Remove(filepath.Join(dir, datadir.Record))
 }
 
-// setAside moves the etcd of a data directory, if there is one, to another folder.
+// setAside moves the etcd of a data directory, if there is one, to another directory.
 func setAside(dir, old string) error {
 	if _, err := os.Lstat(filepath.Join(dir, "etcd")); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -19,13 +19,14 @@ import (
 
 func TestMain(m *testing.M) { standalonetest.Main(m) }
 
-// startAt runs an API server over a directory with a store that others run, until stop or the test's end.
+// startAt runs an API server with a directory and a store that others run, until stop or the test's end.
 func startAt(t *testing.T, dir string, at external.Options) (c kubernetes.Interface, stop func()) {
 	t.Helper()
 	return startWith(t, apiserver.Options{DataDir: dir, External: at, Version: "v1"})
 }
 
-// isRestored wants a directory to have what the backup has and no more, and its API to say that it was restored.
+// isRestored requires that a directory has exactly the content of the backup, and that its API shows that it was
+// restored.
 func isRestored(t *testing.T, dir string) {
 	t.Helper()
 	c, stop := startAt(t, dir, external.Options{})
@@ -38,7 +39,7 @@ func isRestored(t *testing.T, dir string) {
 	}
 }
 
-// isWhole wants a directory to have objects, and its API not to say that it was restored.
+// isWhole requires that a directory has objects, and that its API does not say that it was restored.
 func isWhole(t *testing.T, dir string, names ...string) (c kubernetes.Interface, stop func()) {
 	t.Helper()
 	c, stop = startAt(t, dir, external.Options{})
@@ -53,8 +54,8 @@ func isWhole(t *testing.T, dir string, names ...string) (c kubernetes.Interface,
 	return c, stop
 }
 
-// TestExternal: backups of a store that others run have what is below the prefix, and are restored to an empty prefix
-// or to an etcd of the control plane's own.
+// TestExternal: backups of a store that others run contain the keys below the prefix, and are restored to an empty
+// prefix or to an etcd of the control plane's own.
 func TestExternal(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir, file := short(t), filepath.Join(t.TempDir(), "backup")
@@ -86,11 +87,11 @@ func TestExternal(t *testing.T) {
 	if !errors.Is(err, external.ErrInUse) {
 		t.Error("a prefix with objects:", err)
 	}
-	// The restore that was refused has changed nothing, and is not taken for one.
+	// The refused restore has changed nothing, and does not count as one.
 	isWhole(t, dir, "before", "after")
 }
 
-// isDescribed wants the store of a directory to be described with its only member.
+// isDescribed requires that the store of a directory is described with its only member.
 func isDescribed(t *testing.T, dir string) {
 	t.Helper()
 	if d, err := backup.Describe(t.Context(), dir); err != nil || len(d.Members) != 1 || !d.Members[0].Leader ||
@@ -99,8 +100,8 @@ func isDescribed(t *testing.T, dir string) {
 	}
 }
 
-// TestMove: objects move from an etcd of the control plane's own to one that others run, and back, and nothing is taken
-// for a restored backup.
+// TestMove: objects move from an etcd of the control plane's own to one that others run, and back, and nothing is
+// treated as a restored backup.
 func TestMove(t *testing.T) {
 	m := standalonetest.StartMembers(t, 1)
 	dir := short(t)

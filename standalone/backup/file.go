@@ -46,7 +46,7 @@ var (
 type Manifest struct {
 	Format int       `json:"format"`
 	Made   time.Time `json:"made"`
-	// Version is the version of the program that made it, Reason why it was made.
+	// Version is the version of the program that made it, and Reason why it was made.
 	Version string `json:"version"`
 	Reason  string `json:"reason"`
 	// Keys is the number of keys in etcd, Revision the last revision.
@@ -56,11 +56,11 @@ type Manifest struct {
 	Sums map[string]string `json:"sums"`
 }
 
-// kept returns the files and directories of a data directory that a backup contains
-// besides the snapshot, if they exist.
+// kept returns the files and directories of a data directory that a backup contains in addition to the snapshot, if
+// they exist.
 func kept() []string { return []string{"format", "pki", driversDir} }
 
-// write writes the archive of what is in a data directory and of a snapshot.
+// write writes an archive of a data directory and of a snapshot.
 func write(to io.Writer, dir *os.Root, snapshot string, m Manifest) error {
 	z := gzip.NewWriter(to)
 	t := tar.NewWriter(z)
@@ -134,8 +134,7 @@ func eachFile(dir *os.Root, top string, visit func(name string, f fs.File) error
 	})
 }
 
-// extract writes what is in an archive below a folder, and returns the manifest
-// when everything is as that says.
+// extract writes the content of an archive below a directory, and returns the manifest if everything matches it.
 func extract(from io.Reader, into *os.Root) (Manifest, error) {
 	z, err := gzip.NewReader(from)
 	if err != nil {
@@ -164,7 +163,7 @@ func extract(from io.Reader, into *os.Root) (Manifest, error) {
 	}
 }
 
-// atEnd reads what pads an archive, behind which its sum is looked at.
+// atEnd reads the padding of an archive, which makes gzip check its sum.
 func atEnd(z io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(z, maxFile))
 	if err == nil && n == maxFile {
@@ -188,7 +187,7 @@ func acceptable(h *tar.Header, before map[string]string) error {
 	return nil
 }
 
-// isKept says whether a file is one of those that a backup keeps of a data directory.
+// isKept says whether a backup includes a file of a data directory.
 func isKept(h *tar.Header) bool {
 	below := slices.ContainsFunc(kept(), func(top string) bool {
 		rel, err := filepath.Rel(top, h.Name)

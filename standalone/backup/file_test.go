@@ -79,7 +79,7 @@ func tree(t *testing.T, dir string) []string {
 	return all
 }
 
-// TestDriversAreRestored: a driver that has no file any more gets it back, and one that has keeps it.
+// TestDriversAreRestored: a driver whose file is missing gets it back, and an existing file stays.
 func TestDriversAreRestored(t *testing.T) {
 	_, file := small(t)
 	dir := filepath.Join(t.TempDir(), "d")
@@ -132,8 +132,7 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// TestDamagedBackup: one that was cut off or changed anywhere is refused, and
-// the directory that it was for stays as it is.
+// TestDamagedBackup: a truncated or changed backup is refused, and the target directory stays unchanged.
 func TestDamagedBackup(t *testing.T) {
 	dir, file := small(t)
 	whole := read(t, file)
@@ -159,8 +158,8 @@ func TestDamagedBackup(t *testing.T) {
 	}
 }
 
-// damaged returns a backup with one bit changed at an offset, or at the first one behind it at which that changes what
-// the backup holds: in a compressed run of zeros, for example, it need not.
+// damaged returns a backup with one bit changed at an offset, or at the first later one at which that changes the
+// content of the backup: in a compressed run of zeros, for example, it may not.
 func damaged(whole []byte, at int) []byte {
 	content := func(backup []byte) ([]byte, error) {
 		z, err := gzip.NewReader(bytes.NewReader(backup))
@@ -180,7 +179,7 @@ func damaged(whole []byte, at int) []byte {
 	}
 }
 
-// TestHostileBackup: names that lead elsewhere, links, devices, names twice.
+// TestHostileBackup: names that lead elsewhere, links, devices, duplicate names.
 func TestHostileBackup(t *testing.T) {
 	dir, _ := small(t)
 	file := filepath.Join(t.TempDir(), "hostile")
@@ -232,8 +231,8 @@ func TestNewerBackup(t *testing.T) {
 	}
 }
 
-// TestRestoreIsKilled between any two steps of the exchange: it is run again,
-// and all that there was before is kept.
+// TestRestoreIsKilled: a restore is killed between any two steps of the exchange and run again, and the earlier content
+// is kept.
 func TestRestoreIsKilled(t *testing.T) {
 	for steps := range 8 {
 		dir, file := small(t)
@@ -288,7 +287,7 @@ func halfway(t *testing.T, dir, work string, steps int) {
 	}
 }
 
-// TestKeep: the oldest go, and nothing else does.
+// TestKeep: only the oldest backups are removed.
 func TestKeep(t *testing.T) {
 	dir, _ := small(t)
 	s, err := etcd.Start(t.Context(), etcd.Options{Dir: filepath.Join(dir, "etcd"), NoSync: true})
@@ -317,8 +316,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestDue: a day after the last one, whatever it was made for, and at once when
-// the clock says that there was none, or that it will have been.
+// TestDue: the next backup is due a day after the last one, whatever that was made for, and immediately if there is
+// none, or if the newest has a time in the future.
 func TestDue(t *testing.T) {
 	dir := t.TempDir()
 	must(t, "folder", os.MkdirAll(filepath.Join(dir, datadir.Backups), 0o700))

@@ -15,8 +15,7 @@ import (
 	"volplane.dev/volplane/standalone/external"
 )
 
-// suffix ends the names of backups that are kept by themselves; they begin with
-// their time.
+// suffix ends the names of automatic backups; they begin with their time.
 const (
 	suffix = ".tar.gz"
 	layout = "20060102T150405Z"
@@ -27,8 +26,8 @@ func Name(dataDir, reason string, now time.Time) string {
 	return filepath.Join(dataDir, datadir.Backups, now.UTC().Format(layout)+"-"+reason+suffix)
 }
 
-// Keep makes a backup every so often, and removes the oldest when there are
-// more than most, until ctx ends. Only what it has made itself is ever removed.
+// Keep makes a backup every so often, and removes the oldest when there are more than most, until ctx ends. It removes
+// only backups that it has made itself.
 func Keep(ctx context.Context, o Options, every time.Duration, most int, log *slog.Logger) {
 	for pause(ctx, time.Until(due(o.DataDir, every, time.Now()))) {
 		err := keepOne(o, most, func() error {
@@ -45,7 +44,7 @@ func Keep(ctx context.Context, o Options, every time.Duration, most int, log *sl
 	}
 }
 
-// pause waits, and says whether ctx has not ended meanwhile.
+// pause waits, and returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -60,15 +59,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 // retry is the pause after a backup that failed.
 const retry = 10 * time.Minute
 
-// Upgrade is the reason of a backup that is made before another version changes
-// what it finds; so many of them are kept.
+// Upgrade is the reason of a backup that is made before another version changes the data; this many of them are kept.
 const (
 	Upgrade  = "upgrade"
 	upgrades = 3
 )
 
-// KeepStopped makes a backup, to a file that Name has named, of a control plane
-// that does not run; the caller has the directory.
+// KeepStopped makes a backup of a stopped control plane, in a file whose name comes from Name; the caller holds the
+// directory.
 func KeepStopped(ctx context.Context, o Options, file string) error {
 	left, err := filepath.Glob(filepath.Join(o.DataDir, draft+"*"))
 	for _, path := range left {
@@ -88,8 +86,7 @@ func KeepStopped(ctx context.Context, o Options, file string) error {
 	})
 }
 
-// keepOne makes a backup and removes the oldest that were made for the same
-// reason.
+// keepOne makes a backup and removes the oldest ones with the same reason.
 func keepOne(o Options, most int, save func() error) error {
 	dir := filepath.Join(o.DataDir, datadir.Backups)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -110,8 +107,7 @@ func keepOne(o Options, most int, save func() error) error {
 	return nil
 }
 
-// Newest returns the time of the newest backup in a data directory, for whatever reason it was made; zero if there is
-// none.
+// Newest returns the time of the newest backup in a data directory, whatever it was made for; zero if there is none.
 func Newest(dataDir string) time.Time {
 	last := time.Time{}
 	for _, name := range ownBackups(dataDir, "") {
@@ -122,17 +118,16 @@ func Newest(dataDir string) time.Time {
 	return last
 }
 
-// due returns when the next backup is to be made.
+// due returns when the next backup is due.
 func due(dataDir string, every time.Duration, now time.Time) time.Time {
-	// A clock that was wrong must not keep the next one away for years.
+	// A wrong clock must not delay the next backup for years.
 	if next := Newest(dataDir).Add(every); next.Before(now.Add(every)) {
 		return next
 	}
 	return now
 }
 
-// ownBackups returns the names of the backups that were made for a reason, or
-// for any, the oldest first.
+// ownBackups returns the names of the backups that were made for a reason, or for any reason, the oldest first.
 func ownBackups(dataDir, reason string) []string {
 	entries, err := os.ReadDir(filepath.Join(dataDir, datadir.Backups))
 	if err != nil {
@@ -159,8 +154,7 @@ func ownBackups(dataDir, reason string) []string {
 // longest is more than any backup takes.
 const longest = 24 * time.Hour
 
-// sweep removes what a backup that was killed has left; one that somebody makes
-// just now goes on.
+// sweep removes what a killed backup has left; one that is being made continues.
 func sweep(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, draft+"*"))
 	for _, path := range left {

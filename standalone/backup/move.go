@@ -22,7 +22,7 @@ type Moved struct {
 }
 
 // Move moves the objects of a control plane that does not run to a store that others run, or, if none is named, from
-// there to an etcd in the data directory. What it has copied stays where it was, too.
+// there to an etcd in the data directory. The originals stay where they were.
 func Move(ctx context.Context, o Options, to external.Options, now time.Time) (m Moved, err error) {
 	dir, err := datadir.Open(o.DataDir)
 	if err != nil {
@@ -70,12 +70,12 @@ func moveOut(ctx context.Context, o Options, to external.Options, old string) (e
 	return sum, setAside(o.DataDir, old)
 }
 
-// moveIn makes an etcd of what is in a store that others run. It is made of a backup, so that its revisions follow all
-// that clients have seen.
+// moveIn makes an etcd with the objects of a store that others run. It goes through a backup, so its revisions are
+// higher than all that clients have seen.
 func moveIn(
 	ctx context.Context, o Options, from external.Options, old string, now time.Time,
 ) (sum external.Sum, err error) {
-	if err := setAside(o.DataDir, old); err != nil { // of a move that has not ended
+	if err := setAside(o.DataDir, old); err != nil { // of an unfinished move
 		return sum, err
 	}
 	o.Reason = "move"
@@ -103,7 +103,7 @@ func moveIn(
 	return sum, useStore(o.DataDir, external.Options{})
 }
 
-// compare proves that an etcd in a directory has what a store has.
+// compare proves that an etcd in a directory has the content of a store.
 func compare(ctx context.Context, home string, from external.Options) (sum external.Sum, err error) {
 	s, err := etcd.Start(ctx, etcd.Options{Dir: home})
 	if err != nil {

@@ -21,29 +21,26 @@ import (
 const (
 	// restoring is the folder where a restore makes everything.
 	restoring = "restoring"
-	// replaced begins the names of folders with what a restore has replaced.
+	// replaced begins the names of directories with the content that a restore has replaced.
 	replaced = "replaced-"
-	// pending is a file that says from which backup the directory was restored, until
-	// the API says so.
+	// pending is a file that says from which backup the directory was restored, until the API shows it.
 	pending = "restored"
 )
 
 // Restored is what a restore leaves.
 type Restored struct {
 	Manifest
-	// From is the file; Replaced the folder with what was there before, "" for
-	// nothing.
+	// From is the file; Replaced is the directory with the former content, "" if there was none.
 	From, Replaced string
-	// Recorded is the position that the store had reached when a start found one that lacks it; zero after a restore
-	// that an administrator has asked for.
+	// Recorded is the position that the store had reached, if a start has found a store that lacks it; zero after a
+	// restore by an administrator.
 	Recorded etcd.Position
 }
 
-// Restore makes the objects and keys of a data directory those of a backup. No
-// control plane may be running over it; the directory may be damaged, empty or
-// not exist. What is replaced is kept. Volumes, what nodes have written down of them,
-// and the files of the drivers that the host runs stay as they are. It may be repeated, also after a crash.
-// The objects go to a store that others run if one is named or the directory uses one; its prefix must be empty.
+// Restore makes the objects and keys of a data directory those of a backup. No control plane may be running over it;
+// the directory may be damaged, empty or not exist. The replaced content is kept. Volumes, the journals of nodes, and
+// the files of the drivers that the host runs stay unchanged. It may be repeated, also after a crash. The objects go to
+// a store that others run if one is named or the directory uses one; its prefix must be empty.
 func Restore(ctx context.Context, file, dataDir string, to external.Options, now time.Time) (r Restored, err error) {
 	if file, err = filepath.Abs(file); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
@@ -64,9 +61,9 @@ func Restore(ctx context.Context, file, dataDir string, to external.Options, now
 // Older is the reason of a backup of a store that a start has found in the place of a newer one.
 const Older = "older"
 
-// RestoreFound does with the store in a data directory what a restore does with a backup, because the store lacks what
-// was recorded of it: an older one, or another one, was put in its place. The caller has the directory. It may be
-// repeated.
+// RestoreFound does with the store in a data directory what a restore does with a backup, because the store lacks
+// objects according to its record: it was replaced by an older or a different one. The caller holds the directory. It
+// may be repeated.
 func RestoreFound(ctx context.Context, o Options, recorded etcd.Position, now time.Time) (r Restored, err error) {
 	o.Reason = Older
 	r = Restored{From: Name(o.DataDir, o.Reason, now), Recorded: recorded}
@@ -76,14 +73,14 @@ func RestoreFound(ctx context.Context, o Options, recorded etcd.Position, now ti
 	return restore(ctx, r, o.DataDir, external.Options{}, now)
 }
 
-// Found records that a start has found, in the place of the store that the control plane has used, one that lacks what
-// was recorded of it, as a restore records its backup.
+// Found records that a start has found a store that lacks data according to the record, in the place of the last one,
+// as a restore records its backup.
 func Found(dataDir, name string, recorded etcd.Position, version string, now time.Time) error {
 	r := Restored{Manifest: Manifest{Made: now.UTC(), Version: version}, From: name, Recorded: recorded}
 	return durable.WriteJSON(filepath.Join(dataDir, pending), r)
 }
 
-// restore makes a data directory that of the backup r.From.
+// restore gives a data directory the content of the backup r.From.
 func restore(
 	ctx context.Context, r Restored, dir string, to external.Options, now time.Time,
 ) (_ Restored, err error) {
@@ -110,8 +107,8 @@ func restore(
 	return r, err
 }
 
-// stage unpacks a backup into a folder of a data directory, with an etcd whose revisions follow all that clients have
-// seen. After an error there is no folder.
+// stage unpacks a backup into a directory below a data directory, with an etcd whose revisions are higher than all that
+// clients have seen. After an error the directory does not exist.
 func stage(file, dir string) (work string, m Manifest, err error) {
 	work = filepath.Join(dir, restoring)
 	if err := os.RemoveAll(work); err != nil {
@@ -129,8 +126,8 @@ func stage(file, dir string) (work string, m Manifest, err error) {
 	return work, m, nil
 }
 
-// exchangeStore puts a store that others run, which has the objects of the etcd in home, in the place of the one that a
-// data directory uses.
+// exchangeStore replaces the store of a data directory by one that others run, which has the objects of the etcd in
+// home.
 func exchangeStore(dir, home string, to external.Options, old string) error {
 	if err := os.RemoveAll(home); err != nil {
 		return err
@@ -145,13 +142,13 @@ func exchangeStore(dir, home string, to external.Options, old string) error {
 func seen(dir string) int64 {
 	p, err := etcd.Recorded(filepath.Join(dir, datadir.Record))
 	if err != nil {
-		return 0 // what cannot be read must not prevent the repair
+		return 0 // unreadable data must not prevent the repair
 	}
 	return p.Revision
 }
 
-// prepare makes an etcd of the snapshot, whose revisions follow one that clients have seen, and puts all of it on the
-// disk.
+// prepare makes an etcd from the snapshot, whose revisions are higher than one that clients have seen, and syncs all of
+// it.
 func prepare(work string, seen int64) error {
 	snapshot := filepath.Join(work, snapshotName)
 	if err := etcd.Restore(snapshot, filepath.Join(work, "etcd"), seen); err != nil {
@@ -201,13 +198,12 @@ func exchange(dir, work, old string) (string, error) {
 		}
 	}
 	if moved == "" {
-		_ = os.RemoveAll(old) // a format that was made a moment ago
+		_ = os.RemoveAll(old) // a format that was created a moment ago
 	}
 	return moved, errors.Join(os.Remove(work), durable.Sync(dir))
 }
 
-// Pending returns from which backup a data directory was restored, as long as
-// its API does not say so.
+// Pending returns from which backup a data directory was restored, as long as its API does not show it.
 func Pending(dataDir string) (r Restored, is bool, err error) {
 	err = durable.ReadJSON(filepath.Join(dataDir, pending), maxFile, &r)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -35,7 +35,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestUsed: a directory is known to have had objects by what came after them.
+// TestUsed: later files prove that a directory has had objects.
 func TestUsed(t *testing.T) {
 	for path, used := range map[string]bool{
 		"admin.kubeconfig": true, "node/journal/pvc-1": true, "pool/volumes/vol-1": true,

@@ -20,7 +20,7 @@ import (
 // reads all older versions.
 const Format = 1
 
-// minFree is the free space that a start needs: etcd preallocates 64 MiB at once.
+// minFree is the free space that a start needs: etcd preallocates 64 MiB.
 const minFree = 128 << 20
 
 // Reserve is the name of the file that reserves space for a start on a full disk.
@@ -73,8 +73,8 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
-// ID returns the id of the directory during this boot of the host. It is the same for each process that has the
-// directory, of which there is one at a time; a copy of the directory, on a clone of the host for example, has another.
+// ID returns the id of the directory during this boot of the host. It is the same for each process that holds the
+// directory, one at a time; a copy of the directory, for example on a clone of the host, has another id.
 func (d *Dir) ID() (string, error) {
 	boot, err := durable.Boot()
 	if err != nil {

@@ -80,8 +80,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOthers: what others own, may write to or have linked is refused with what to do, and nothing is made or changed
-// in the directory.
+// TestOthers: files that others own, may write to or have linked are refused with an instruction, and nothing is
+// created or changed in the directory.
 func TestOthers(t *testing.T) {
 	const someone = 1000
 	for name, c := range map[string]struct {

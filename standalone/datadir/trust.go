@@ -13,10 +13,10 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// plugins is the directory of FlexVolume drivers in a data directory, unless another one is set.
+// plugins is the directory of FlexVolume drivers in a data directory, unless a user sets another one.
 const plugins = "volumeplugins"
 
-// reached refuses a path through a symbolic link: the kernel shows mounts below it at another path.
+// reached refuses a path through a symbolic link, because the kernel shows mounts below it at another path.
 func reached(path string) error {
 	for at := path; ; at = filepath.Dir(at) {
 		if err := mount.CheckPath("data directory", at); err != nil {
@@ -28,8 +28,8 @@ func reached(path string) error {
 	}
 }
 
-// private refuses a directory in which other users can replace something, or could before it was used here. It changes
-// neither owners nor modes, because the path may be a mistake such as /tmp.
+// private refuses a directory in which other users can replace something, or could have before it was used here. It
+// changes neither owners nor modes, because the path may be a mistake such as /tmp.
 func private(path string) error {
 	if err := owned(path); err != nil {
 		return err

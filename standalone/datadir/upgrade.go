@@ -16,7 +16,7 @@ const versionFile = "version"
 // mostVersion limits the size of the version file.
 const mostVersion = 1 << 10
 
-// Unknown stands for a version that did not write the file.
+// Unknown is used for a version that did not write the file.
 const Unknown = "an older version"
 
 // Upgrade records the version of this program. If another version has used the directory,

@@ -9,8 +9,7 @@ import (
 	"volplane.dev/volplane/standalone/datadir"
 )
 
-// TestUpgrade: what another version has left is saved before it is changed,
-// once; without that nothing is changed.
+// TestUpgrade: the data of another version are saved before they are changed, once; without that nothing is changed.
 func TestUpgrade(t *testing.T) {
 	d := open(t, filepath.Join(t.TempDir(), "d"))
 	defer d.Close()

@@ -24,7 +24,7 @@ import (
 // without data that it has confirmed.
 var ErrDamaged = errors.New("damaged")
 
-// lockLimit is how long the check waits while another process has the database open.
+// lockLimit is how long the check waits for another process to close the database.
 const lockLimit = 5 * time.Second
 
 // revisionBytes is the length of a revision as a key of the database.
@@ -38,10 +38,9 @@ type State struct {
 	Position
 }
 
-// Check says whether a directory has data of etcd. It returns ErrDamaged with the name
-// of the file if etcd would not start with them, or would miss data that it has
-// confirmed. Check changes nothing. etcd itself does not report such damage: with a
-// truncated log it waits forever, and with a truncated database it crashes.
+// Check says whether a directory has data of etcd. It returns ErrDamaged with the name of the file if etcd would not
+// start with them, or would lack data that it has confirmed. Check changes nothing. etcd itself does not report such
+// damage: with a truncated log it waits forever, and with a truncated database it crashes.
 func Check(dir string) (s State, err error) {
 	// A page of the mapped database that cannot be read is reported as damage instead
 	// of a crash.
@@ -66,7 +65,7 @@ func Check(dir string) (s State, err error) {
 	case err != nil:
 		return State{Exists: true}, fmt.Errorf("check etcd: %w", err)
 	case info.Size() == 0 && !l.exists:
-		return State{}, nil // made a moment before a kill; etcd begins it again
+		return State{}, nil // created a moment before a kill; etcd starts it again
 	}
 	d, err := readDatabase(data, info.Size())
 	if err != nil {
@@ -126,8 +125,8 @@ func readDatabase(path string, size int64) (d dbFacts, err error) {
 	return d, err
 }
 
-// read looks up the facts as etcd does when it opens the database: the newest revisions may have been deletions, of
-// which a compaction leaves only its own revision.
+// read determines the facts as etcd does when it opens the database: the newest revisions may have been deletions, of
+// which a compaction keeps only its own revision.
 func (d *dbFacts) read(tx *bolt.Tx) {
 	d.revision = 1 // of a store without a key
 	if keys := tx.Bucket(schema.Key.Name()); keys != nil {
@@ -149,8 +148,8 @@ func (d *dbFacts) read(tx *bolt.Tx) {
 	}
 }
 
-// walk reads every entry of a bucket, in order to detect damaged pages: their keys ascend, and those of etcd's own keys
-// are revisions, with values that can be decoded.
+// walk reads every entry of a bucket, to detect damaged pages: keys must ascend, and those in etcd's bucket of keys
+// must be revisions, with values that can be decoded.
 func walk(name []byte, b *bolt.Bucket) error {
 	var last []byte
 	revisions := bytes.Equal(name, schema.Key.Name())

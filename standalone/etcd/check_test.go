@@ -20,8 +20,8 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// stored makes a directory in which etcd has kept something, as it is after an
-// ordinary stop and, as a copy, after a kill.
+// stored makes a directory in which etcd has stored something, in its state after an ordinary stop and, as a copy,
+// after a kill.
 func stored(t *testing.T) (stopped, killed string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd-")
@@ -122,17 +122,17 @@ func truncate(t *testing.T, path string, size int64) {
 	}
 }
 
-// checkCase is a change of a directory, and what is said of it then.
+// checkCase is a change of a directory, and the resulting error.
 type checkCase struct {
 	of     string
 	change func(t *testing.T, dir string)
-	// says is part of the error; empty when all is well.
+	// says is part of the error; empty for success.
 	says   string
 	exists bool
 }
 
-// TestCheck: every damage is found, told with the file it is in, and nothing is
-// changed by looking; what a kill leaves is no damage.
+// TestCheck: every damage is found and reported with its file, and the check changes nothing; what a kill leaves behind
+// is not damage.
 func TestCheck(t *testing.T) {
 	stopped, killed := stored(t)
 	noise := make([]byte, 200<<10)
@@ -213,7 +213,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// renamed has the log begin later than it did, as if its first file were gone.
+// renamed makes the log begin later, as if its first file were gone.
 func renamed(t *testing.T, dir string) {
 	t.Helper()
 	path, _ := log(t, dir)
@@ -229,7 +229,7 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// disorder makes the key of an early revision that of a late one.
+// disorder gives the key of an early revision that of a late one.
 func disorder(t *testing.T, dir string) {
 	t.Helper()
 	path := filepath.Join(dir, db)
@@ -243,7 +243,7 @@ func disorder(t *testing.T, dir string) {
 	}
 }
 
-// spoil puts a value into a database that is none.
+// spoil puts a value into a file that is not etcd's database.
 func spoil(t *testing.T, path string) {
 	t.Helper()
 	b, err := bolt.Open(path, 0o600, nil)
@@ -259,8 +259,8 @@ func spoil(t *testing.T, path string) {
 	}
 }
 
-// TestStartEnds: a start over files for which etcd waits forever ends with its context, and one over files of which
-// etcd dies says why, and does not wait for the context.
+// TestStartEnds: a start over files for which etcd waits forever ends with its context, and one over files with which
+// etcd fails returns the cause without waiting for the context.
 func TestStartEnds(t *testing.T) {
 	stopped, _ := stored(t)
 	for name, change := range map[string]func(dir string){

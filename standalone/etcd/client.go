@@ -21,8 +21,8 @@ func (s *Server) Client() *clientv3.Client {
 // Defragment rewrites the database without deleted data.
 func (s *Server) Defragment() error { return s.etcd.Server.Backend().Defrag() }
 
-// calls run in the goroutine of the caller, which a fatal error of etcd would end. The API server takes that for a
-// success, so it waits until ctx ends, as for an answer over a connection.
+// calls run in the goroutine of the caller, which a fatal error of etcd would end. The API server would mistake that
+// for success, so the call waits until ctx ends, as for an answer over a connection.
 type calls struct{ pb.KVClient }
 
 // Range reads.

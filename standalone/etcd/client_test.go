@@ -18,7 +18,8 @@ func (failing) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb
 	return nil, nil
 }
 
-// TestFatalErrorIsNoAnswer reads while etcd fails: the caller's goroutine neither goes on nor ends before its context.
+// TestFatalErrorIsNoAnswer reads while etcd fails: the caller's goroutine neither continues nor ends before its context
+// does.
 func TestFatalErrorIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

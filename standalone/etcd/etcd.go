@@ -19,17 +19,18 @@ import (
 )
 
 const (
-	// tick wakes an idle process twice. The start waits for the election, which a single member wins with the first tick.
+	// tick is the interval of etcd's clock, which wakes an idle process twice each time. The start waits for the
+	// election, which a single member wins with the first tick.
 	tick = 100 * time.Millisecond
-	// commitInterval is the longest time until the database's file has what was written. Until then it is in the log,
-	// which is synced before a write is answered.
+	// commitInterval is the longest time until the database's file has a write. Until then it is in the log, which is
+	// synced before a write is answered.
 	commitInterval = 500 * time.Millisecond
 	// stallLimit is how long a start may make no progress.
 	stallLimit = 2 * time.Minute
 	// closeLimit limits the stop; confirmed data are on disk before it.
 	closeLimit = 15 * time.Second
-	// brokenLimit limits the stop of a member that never became ready, whose stop
-	// hangs, and of a member that has failed.
+	// brokenLimit is the time limit for stopping a member that never became ready, because that hangs, or a member that
+	// has failed.
 	brokenLimit = time.Second
 	// socketNameLimit is the kernel's limit for the name of a unix socket.
 	socketNameLimit = 107
@@ -45,14 +46,12 @@ type Options struct {
 	Dir string
 	// NoSync omits fsync; for tests only.
 	NoSync bool
-	// Reserve is the path of the file that holds room in reserve; empty for
-	// none. It is on the disk of Dir.
+	// Reserve is the path of the file that holds room in reserve; empty means none. It is on the disk of Dir.
 	Reserve string
-	// Record is the path of the file in which the member records its position at the start, at the stop, and from
-	// time to time; empty for none.
+	// Record is the path of the file in which the member records its position at the start, at the stop, and from time to
+	// time; empty means none.
 	Record string
-	// Quota is the size of the database at which etcd refuses writes; 0 is what
-	// fits the disk.
+	// Quota is the size of the database at which etcd refuses writes; 0 means a size that fits the disk.
 	Quota int64
 }
 
@@ -103,16 +102,16 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	case s.etcd != nil:
 		s.stop(brokenLimit)
 	case !s.ending.told.Load():
-		// What is being opened is closed again, if the process goes on for as long.
+		// A member that is still being opened is closed afterwards, if the process lives that long.
 		go func() { (<-opened).Close() }()
 	}
 	return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
 }
 
-// keep starts the keeper. What is over its quota has room again before anybody writes, and the position is recorded.
+// keep starts the keeper. A database over its quota gets room before any client writes, and the position is recorded.
 func (s *Server) keep(ctx context.Context, o Options) error {
 	k := &keeper{etcd: s.etcd, reserve: o.Reserve, record: o.Record, done: make(chan struct{})}
-	_ = k.keep(ctx) // what fails is done again, and keeps nobody from reading
+	_ = k.keep(ctx) // a failure is repeated, and does not delay reads
 	if err := k.begin(ctx); err != nil {
 		return err
 	}
@@ -123,8 +122,8 @@ func (s *Server) keep(ctx context.Context, o Options) error {
 	return nil
 }
 
-// open starts a member. What ends it on the way is told, and not as a stack: a
-// fatal error ends this goroutine only, and a panic is one more of those.
+// open starts a member. What ends it during the start is reported as an error, not as a stack: a fatal error ends this
+// goroutine only, and so does a panic.
 func (e *ending) open(c *embed.Config, opened chan<- *embed.Etcd) {
 	debug.SetPanicOnFault(true)
 	defer func() {
@@ -163,21 +162,21 @@ func (o Options) socket() string { return filepath.Join(o.Dir, "client.sock") }
 
 func (o Options) config(log *zap.Logger) *embed.Config {
 	client := url.URL{Scheme: "unix", Path: o.socket()}
-	// A peer address must be named though there is no peer and no listener.
+	// A peer address is required although there is no peer and no listener.
 	peer := url.URL{Scheme: "http", Host: "localhost:2380"}
 	c := embed.NewConfig()
 	c.Name, c.Dir = name, memberDir(o.Dir)
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{peer}
 	c.InitialCluster = name + "=" + peer.String()
-	// The id of a new store is made of its token, and would otherwise be that of all others.
+	// The id of a new store is derived from its token, and would otherwise be the same for all.
 	c.InitialClusterToken = rand.Text()
 	c.EnableGRPCGateway = false
 	c.TickMs, c.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())
 	c.BackendBatchInterval = commitInterval
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "5m"
 	c.QuotaBackendBytes = o.quota()
-	// Of its log, etcd keeps 5,000 entries in memory for members that lag behind, of which there are none.
+	// etcd keeps 5,000 log entries in memory for members that lag behind. There are no other members.
 	c.SnapshotCatchUpEntries = 1
 	// etcd logs an ordinary stop and a first start as errors; Err returns the errors
 	// that stop it.
@@ -195,15 +194,14 @@ func (s *Server) Endpoint() string {
 // disk. Only one goroutine may read it.
 func (s *Server) Err() <-chan error { return s.ending.why }
 
-// listen tells what ends etcd's listener, until etcd is closed.
+// listen reports what ends etcd's listener, until etcd is closed.
 func (s *Server) listen() {
 	for err := range s.etcd.Err() {
 		s.ending.tell(err)
 	}
 }
 
-// Stop ends the member after everything it confirmed is on disk. A member that hangs
-// ends with the process.
+// Stop stops the member after everything that it confirmed is on disk. A member that hangs ends with the process.
 func (s *Server) Stop() {
 	limit := closeLimit
 	if s.ending.told.Load() {

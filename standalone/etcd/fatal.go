@@ -22,8 +22,8 @@ func (e *ending) tell(err error) {
 	}
 }
 
-// OnWrite ends the goroutine of etcd that logs a fatal error. etcd itself would exit the
-// process or panic; instead, the process reports the error and stops in order.
+// OnWrite ends the goroutine of etcd that logs a fatal error. etcd itself would exit the process or panic; instead, the
+// process reports the error and stops properly.
 func (e *ending) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(entry.Message)
 	for _, f := range fields {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// keepEvery is the interval at which the free space is checked. A writer can fill a
-	// disk in less time, so the space that etcd needs meanwhile is preallocated.
+	// keepEvery is the interval at which the free space is checked. A writer can fill a disk in less time, so the space
+	// that etcd needs until the next check is preallocated.
 	keepEvery = time.Second
 	// ahead is how much space is preallocated for the growth of the database: etcd
 	// itself would notice a full disk only when it writes.
@@ -31,9 +31,9 @@ const (
 // keeper maintains the disk space that a member needs.
 type keeper struct {
 	etcd *embed.Etcd
-	// reserve is the path of the file that holds room in reserve; "" for none.
+	// reserve is the path of the file that holds room in reserve; "" means none.
 	reserve string
-	// record is the path of the file with the position, "" for none; noted is what was recorded last.
+	// record is the path of the file with the position, "" means none; noted is the last recorded position.
 	record                  string
 	noted                   Position
 	compacted, defragmented time.Time
@@ -74,8 +74,8 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// stop ends the runs, and waits for the one that is under way: etcd panics when its
-// database is closed in the middle of a compaction that somebody waits for.
+// stop ends the runs, and waits for the current one: etcd panics when its database is closed during a compaction that a
+// caller waits for.
 func (k *keeper) stop() {
 	k.cancel()
 	<-k.done
@@ -185,7 +185,7 @@ func allot(path string) {
 	}
 }
 
-// quota returns the quota of the database in a directory as it is now.
+// quota returns the current quota of the database in a directory.
 func (o Options) quota() int64 {
 	if o.Quota != 0 {
 		return o.Quota

@@ -20,7 +20,7 @@ import (
 
 const (
 	mib = 1 << 20
-	// objectSize is what fill writes at once.
+	// objectSize is the size of one of fill's writes.
 	objectSize = mib / 2
 )
 
@@ -75,9 +75,8 @@ func comesTrue(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestQuota: a database that is full of what objects were before makes room by
-// itself; one that is full of objects takes writes again when some are deleted,
-// and starts in any case.
+// TestQuota: a database that is full of old revisions makes room automatically; one that is full of objects accepts
+// writes again when some are deleted, and starts in any case.
 func TestQuota(t *testing.T) {
 	const quota = 32 * mib
 	o := etcd.Options{Dir: newDir(t), NoSync: true, Quota: quota}
@@ -137,9 +136,8 @@ func small(t *testing.T, size string) string {
 	return dir
 }
 
-// TestFullDisk: a writer that takes all of the disk at once does not end etcd,
-// which has what it needs for a while; a slice of the reserve is given up, and
-// taken back when there is room.
+// TestFullDisk: a writer that suddenly takes all of the disk does not end etcd, which has what it needs for a while; a
+// slice of the reserve is released, and taken back when there is room.
 func TestFullDisk(t *testing.T) {
 	dir := small(t, "512m")
 	reserve := filepath.Join(dir, "reserve")
@@ -181,7 +179,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// gulp takes all that is free on the disk of a file, as fast as it can.
+// gulp takes all free space on the disk of a file, as fast as it can.
 func gulp(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -198,8 +196,8 @@ func gulp(t *testing.T, path string) {
 	}
 }
 
-// TestEndOnFullDisk: where etcd cannot go on, it says why in an error, and the
-// process lives to tell it.
+// TestEndOnFullDisk: when etcd cannot continue, it returns an error with the cause, and the process survives to report
+// it.
 func TestEndOnFullDisk(t *testing.T) {
 	dir := small(t, "200m")
 	s, err := etcd.Start(t.Context(), etcd.Options{Dir: filepath.Join(dir, "etcd")})

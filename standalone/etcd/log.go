@@ -22,12 +22,12 @@ type logFacts struct {
 	// first is the entry that the oldest file begins with; last is the newest
 	// entry.
 	first, last uint64
-	// commit is the entry up to which all is confirmed.
+	// commit is the entry up to which everything is confirmed.
 	commit uint64
-	// snapshots are the entries of which the log says that the database had them.
+	// snapshots are the entries that the database had according to the log.
 	snapshots []uint64
 	meta      bool
-	// cluster is the id of the cluster of which the member is.
+	// cluster is the id of the member's cluster.
 	cluster string
 }
 
@@ -60,7 +60,7 @@ func readLog(dir string) (logFacts, error) {
 	return l, nil
 }
 
-// readFile reads one file of the log, whose records go on from the checksum.
+// readFile reads one file of the log, whose records continue from the checksum.
 func (l *logFacts) readFile(path string, crc uint32, newest bool) (uint32, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -111,7 +111,7 @@ func (l *logFacts) take(d wal.Decoder, rec *walpb.Record) error {
 			return err
 		}
 		l.snapshots = append(l.snapshots, s.GetIndex())
-		// A log that was made for a restored database begins behind its entries.
+		// A log that was created for a restored database begins after the database's entries.
 		l.last = max(l.last, s.GetIndex())
 	default:
 		return fmt.Errorf("a record of unknown type %d", rec.GetType())
@@ -119,8 +119,8 @@ func (l *logFacts) take(d wal.Decoder, rec *walpb.Record) error {
 	return nil
 }
 
-// check says whether log and database belong together: the log has all that
-// the database knows, and the database all that the log has let go.
+// check says whether log and database belong together: the log has everything that the database knows, and the database
+// everything that was removed from the log.
 func (l *logFacts) check(data, log string, applied uint64) error {
 	snapshots := slices.DeleteFunc(slices.Clone(l.snapshots), func(s uint64) bool { return s > l.commit })
 	if !l.meta || len(snapshots) == 0 {

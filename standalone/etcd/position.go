@@ -22,8 +22,8 @@ type Position struct {
 	At time.Time `json:"at,omitzero"`
 }
 
-// Lacks says whether a store at this position does not have everything that a store had when its position was
-// recorded: it is an older copy of that store, or another store. The zero Position stands for no record.
+// Lacks says whether a store at this position does not have everything that a store had when its position was recorded:
+// it is an older copy of that store, or another store. The zero Position means that there is no record.
 func (p Position) Lacks(recorded Position) bool {
 	return recorded.Revision > 0 && (p.Cluster != recorded.Cluster || p.Revision < recorded.Revision)
 }
@@ -49,8 +49,8 @@ func Recorded(path string) (p Position, err error) {
 // startedKey is a key that each start writes.
 const startedKey = "volplane/started"
 
-// begin records the position at the start. It writes to the store before, so that every copy that was made before the
-// start is at an earlier position.
+// begin records the position at the start. It writes to the store first, so every copy that was made before the start
+// is at an earlier position.
 func (k *keeper) begin(ctx context.Context) error {
 	if k.record == "" {
 		return nil
@@ -62,8 +62,8 @@ func (k *keeper) begin(ctx context.Context) error {
 	return k.note()
 }
 
-// note records the position of the member, if it has changed since. The revision is on disk before the record is, so
-// that a crash never leaves a store that lacks what was recorded.
+// note records the position of the member, if it has changed since. The revision is on disk before the record is, so a
+// crash never leaves a store that lacks recorded data.
 func (k *keeper) note() error {
 	if k.record == "" {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// TestLacks: a store lacks something if it is another one or ends earlier, and nothing is known without a record.
+// TestLacks: a store lacks something if it is another one or ends earlier; without a record the answer is no.
 func TestLacks(t *testing.T) {
 	for _, c := range []struct {
 		what            string
@@ -33,7 +33,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// TestRecorded: no record is none, and one that cannot be read is an error with the next step.
+// TestRecorded: a missing record is the zero Position, and an unreadable one an error with the next step.
 func TestRecorded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "reached")
 	if p, err := etcd.Recorded(path); p != (etcd.Position{}) || err != nil {
@@ -59,8 +59,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestRecordIsNeverAhead: whatever was done to a store, and however it ended, it has all that was recorded of it; what
-// it was before does not.
+// TestRecordIsNeverAhead: whatever was done to a store, and however it ended, it has everything that its record says;
+// its earlier state does not.
 func TestRecordIsNeverAhead(t *testing.T) {
 	t.Parallel()
 	parent := newDir(t)
@@ -125,7 +125,7 @@ func TestRecordIsNeverAhead(t *testing.T) {
 	another(t, filepath.Join(parent, "o"), record)
 }
 
-// another checks that another store with more revisions lacks what was recorded.
+// another checks that another store, with more revisions, lacks what was recorded.
 func another(t *testing.T, dir, record string) {
 	t.Helper()
 	s, err := etcd.Start(t.Context(), etcd.Options{Dir: dir, NoSync: true})
@@ -141,7 +141,7 @@ func another(t *testing.T, dir, record string) {
 	has(t, "another store with more revisions", dir, record, false)
 }
 
-// has checks whether a store, if it exists, has all that was recorded.
+// has checks whether a store, if it exists, has everything that was recorded.
 func has(t *testing.T, what, dir, record string, want bool) {
 	t.Helper()
 	if dir == "" {

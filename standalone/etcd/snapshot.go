@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// bump is added to the revisions of a restored database, as etcd recommends: a client that
-// has seen a later revision than the snapshot's must not mistake a new revision for it.
-// Old revisions are marked as compacted, so that all watchers list again.
+// bump is added to the revisions of a restored database, as etcd recommends: a client that has seen a later revision
+// than the snapshot's must not mistake a new revision for it. Old revisions are marked as compacted, so all watchers
+// list again.
 const bump = 1_000_000_000
 
 // Socket returns the path of the socket of the etcd with a directory.
@@ -41,8 +41,8 @@ func Verify(file string) (keys int, revision int64, err error) {
 	return s.TotalKey, s.Revision, nil
 }
 
-// Restore creates the directory of an etcd, which must not exist, from a snapshot. Its revisions follow that of the
-// snapshot and the one that clients are known to have seen, 0 for none.
+// Restore creates the directory of an etcd, which must not exist, from a snapshot. Its revisions are higher than that
+// of the snapshot and the one that clients are known to have seen, or 0.
 func Restore(file, dir string, seen int64) error {
 	_, revision, err := Verify(file)
 	if err != nil {

@@ -37,8 +37,8 @@ type Keys struct {
 // Keys returns those of the store.
 func (s *Store) Keys() Keys { return Keys{s.client, s.options.Prefix} }
 
-// Sum is what two copies have in common: all keys but those with a limited life, which may end in one of them before
-// the other is read.
+// Sum is the common part of two copies: all keys except those with a lease, which may expire in one of them before the
+// other is read.
 type Sum struct {
 	Keys int
 	Hash string
@@ -61,7 +61,7 @@ func (s *sums) add(name string, kv *mvccpb.KeyValue) {
 
 func (s *sums) sum() Sum { return Sum{s.keys, hex.EncodeToString(s.hash.Sum(nil))} }
 
-// Sum reads all keys as they are at one revision.
+// Sum reads all keys as of one revision.
 func (k Keys) Sum(ctx context.Context) (Sum, error) {
 	s := &sums{hash: sha256.New()}
 	err := k.each(ctx, func(name string, kv *mvccpb.KeyValue) error {
@@ -96,8 +96,8 @@ func (k Keys) each(ctx context.Context, visit func(name string, kv *mvccpb.KeyVa
 	}
 }
 
-// Copy writes the keys to another place as they are at one revision, whatever is written after it, and proves by
-// reading them there that nothing is missing or changed.
+// Copy writes the keys to another place as of one revision, ignoring later writes, and proves by reading them there
+// that nothing is missing or changed.
 func (k Keys) Copy(ctx context.Context, to Keys) (Sum, error) {
 	p, want := &puts{to: to}, &sums{hash: sha256.New()}
 	err := k.each(ctx, func(name string, kv *mvccpb.KeyValue) error {
@@ -166,8 +166,8 @@ func (p *puts) flush(ctx context.Context) error {
 }
 
 // Fill copies the keys of the control plane with an authority below the prefix, which must be empty, or have a copy
-// that has not ended, or the same keys. Until all are there no control plane starts with them; it can be repeated, also
-// after a crash.
+// that has not ended, or the same keys. No control plane starts with them until the copy is complete; it can be
+// repeated, also after a crash.
 func (s *Store) Fill(ctx context.Context, from Keys, ca []byte) (Sum, error) {
 	switch err := s.Recognize(ctx, ca); {
 	case err == nil:

@@ -12,7 +12,7 @@ import (
 type Description struct {
 	// Store names the store, for people.
 	Store string `json:"store"`
-	// Size is the size of the database in bytes, of all who use it.
+	// Size is the size of the database in bytes, of all its users.
 	Size int64 `json:"size"`
 	// Members are those of a store that others run.
 	Members []Member `json:"members,omitempty"`
@@ -24,11 +24,11 @@ type Member struct {
 	Version string `json:"version,omitempty"`
 	Leader  bool   `json:"leader,omitempty"`
 	Size    int64  `json:"size,omitempty"`
-	// Problem says why it does not answer, or what it reports.
+	// Problem says why it does not respond, or what it reports.
 	Problem string `json:"problem,omitempty"`
 }
 
-// String describes the store for people, a line for itself and one for each member.
+// String describes the store for users, in a line for itself and one for each member.
 func (d Description) String() string {
 	out := fmt.Sprintf("its store is %s, with a database of %s", d.Store, room.Text(d.Size))
 	for _, m := range d.Members {
@@ -44,7 +44,7 @@ func (d Description) String() string {
 	return out
 }
 
-// Describe asks all members how they are.
+// Describe queries the status of all members.
 func (s *Store) Describe(ctx context.Context) Description {
 	d := Description{Store: "an etcd that others run, keys below " + s.options.Prefix}
 	for _, a := range s.ask(ctx) {

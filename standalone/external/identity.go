@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Format is the version of what is below a prefix that this program writes. It reads all older versions.
+// Format is the version of the keys below a prefix that this program writes. It reads all older versions.
 const Format = 1
 
 // own begins the keys below a prefix that are not objects of the API: no resource and no group has a name that begins
@@ -33,17 +33,17 @@ var (
 	ErrNewer   = errors.New("store of a newer version")
 	ErrInUse   = errors.New("prefix with other keys")
 	ErrEmpty   = errors.New("empty prefix")
-	// ErrReplaced is that of a store which is not the one that has answered before.
+	// ErrReplaced says that the store is not the one that responded before.
 	ErrReplaced = errors.New("the store was replaced while it was used")
 	errFilling  = errors.New("incomplete copy")
 )
 
-// identity says whose the keys below a prefix are.
+// identity identifies the owner of the keys below a prefix.
 type identity struct {
 	Format int `json:"format"`
 	// CA is the hash of the certificate of the control plane's authority.
 	CA string `json:"ca"`
-	// Filling says that a copy has begun whose keys are not all there.
+	// Filling means that a copy has begun and is incomplete.
 	Filling bool `json:"filling,omitempty"`
 }
 
@@ -86,7 +86,7 @@ func (s *Store) Recognize(ctx context.Context, ca []byte) error {
 }
 
 // nested returns an error if the prefix is below that of another control plane, whose backups would have its keys. Keys
-// that may not be read are not those of a control plane which this one could harm.
+// that this control plane may not read cannot be harmed by it.
 func (s *Store) nested(ctx context.Context) error {
 	for above := path.Dir(s.options.Prefix); above != "/"; above = path.Dir(above) {
 		found, err := s.client.Get(ctx, above+identityKey, clientv3.WithCountOnly())
@@ -128,7 +128,7 @@ func (s *Store) compare(value, ca []byte) error {
 	return nil
 }
 
-// Claim makes an empty prefix that of the control plane with an authority.
+// Claim assigns an empty prefix to the control plane with an authority.
 func (s *Store) Claim(ctx context.Context, ca []byte) error {
 	return s.claim(ctx, identity{Format: Format, CA: hashOf(ca)})
 }

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which the members are asked how they are, and lookLimit how long they have to answer.
+	// lookEvery is the interval at which the status of the members is queried, and lookLimit the time limit of a query.
 	lookEvery = time.Second
 	lookLimit = time.Second
 )
@@ -39,10 +39,10 @@ type answer struct {
 	err    error
 	// all is the number of members that vote, 0 if it does not say.
 	all int
-	// agrees says that it has answered what only a quorum can.
+	// agrees means that it has answered a call that needs a quorum.
 	agrees bool
-	// revision is that of the store, as a quorum knows it; 0 if the store does not permit this client to read. claimed
-	// says that the prefix has an identity.
+	// revision is that of the store according to a quorum; 0 if the store does not permit this client to read. claimed
+	// means that the prefix has an identity.
 	revision int64
 	claimed  bool
 }
@@ -50,7 +50,7 @@ type answer struct {
 // cluster returns the id of the store to which the address belongs.
 func (a answer) cluster() string { return types.ID(a.status.GetHeader().GetClusterId()).String() }
 
-// ask asks how a member is, which it answers by itself, and reads a key, for which it needs a quorum.
+// ask queries the status of a member, which needs no other member, and reads a key, which needs a quorum.
 func (m *member) ask(ctx context.Context) answer {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, asking{}, true), lookLimit)
 	defer cancel()
@@ -79,29 +79,29 @@ func (m *member) ask(ctx context.Context) answer {
 type state struct {
 	room.Members
 	plan room.Plan
-	// cluster is the id of the store that has answered first, others how many other stores have answered now.
+	// cluster is the id of the first store that responded, and others the number of other stores that respond now.
 	cluster string
 	others  int
-	// revision is the last one that a quorum has answered, and begun says that the prefix has had an identity since.
+	// revision is the last one from a quorum, and begun means that the prefix has had an identity since.
 	revision int64
 	begun    bool
-	// replaced says why the store is not the one that has answered before; "" if it is.
+	// replaced says why the store is not the one that responded before; "" if it is.
 	replaced string
-	// answered are the addresses that have, agreeing those of them that have answered what only a quorum can; away says by
-	// address why the others have not answered.
+	// answered are the addresses that responded, agreeing those of them that answered a call which needs a quorum; away
+	// says, by address, why the others did not respond.
 	answered []string
 	agreeing []string
 	away     []string
-	// looked is when the members were asked, agreed when one last answered what only a quorum can.
+	// looked is when the members were queried, agreed when one last answered a call which needs a quorum.
 	looked, agreed time.Time
 }
 
-// String says which members answer, and why others do not.
+// String says which members respond, and why others do not.
 func (s state) String() string {
 	return strings.Join(append([]string{s.Answers()}, s.away...), "; ")
 }
 
-// ask asks all members how they are.
+// ask queries the status of all members.
 func (s *Store) ask(ctx context.Context) []answer {
 	answers := make([]answer, len(s.members))
 	var asked sync.WaitGroup
@@ -112,7 +112,7 @@ func (s *Store) ask(ctx context.Context) []answer {
 	return answers
 }
 
-// look brings the state up to date with what the members answer.
+// look updates the state with the members' answers.
 func (s *Store) look(ctx context.Context) state {
 	s.mu.Lock()
 	before := s.latest
@@ -125,7 +125,7 @@ func (s *Store) look(ctx context.Context) state {
 	return s.latest
 }
 
-// after returns the state that follows from answers. What none of them says stays as it was.
+// after returns the state that follows from answers. What no answer says stays as it was.
 func (s state) after(answers []answer, now time.Time) state {
 	next := state{
 		Members: room.Members{All: s.All, Size: s.Size, Used: s.Used, Quota: s.Quota},
@@ -163,7 +163,7 @@ func (s state) after(answers []answer, now time.Time) state {
 	next.others, next.Answer = len(others), len(voters)
 	next.replaced = cmp.Or(next.replaced, next.foreign())
 	if next.All == 0 {
-		next.All = len(answers) // none of them has said how many there are
+		next.All = len(answers) // no answer has the number of members
 	}
 	if len(next.agreeing) > 0 {
 		next.agreed = now
@@ -174,8 +174,8 @@ func (s state) after(answers []answer, now time.Time) state {
 	return next
 }
 
-// usable returns the addresses to which requests go. One that hangs would keep its share of them until its connection
-// ends, and one that the other members do not reach until they time out. During an election none agrees.
+// usable returns the addresses for requests. A member that hangs would delay its share of them until its connection
+// ends, and one that the other members do not reach until they time out. During an election no members agree.
 func (s state) usable() []string {
 	if len(s.agreeing) > 0 {
 		return s.agreeing
@@ -191,7 +191,7 @@ func (s state) foreign() string {
 	return ""
 }
 
-// lost says what a quorum does not have any more that it had before it was asked; "" for nothing.
+// lost says what a quorum lacks now that it had before; "" means nothing.
 func (s state) lost(answers []answer) string {
 	for _, a := range answers {
 		switch {
@@ -220,7 +220,7 @@ func (s state) lastAgreed(now time.Time) time.Time {
 	return s.agreed.Add(max(slept, 0))
 }
 
-// follow asks the members until ctx ends, and has what would wait for a quorum refused.
+// follow queries the members until ctx ends, and makes calls be refused that would wait for a quorum.
 func (s *Store) follow(ctx context.Context) {
 	defer close(s.ended)
 	ticker := time.NewTicker(lookEvery)
@@ -252,7 +252,7 @@ func (s *Store) follow(ctx context.Context) {
 	}
 }
 
-// use has requests go to these addresses from now on.
+// use sends requests to these addresses from now on.
 func (s *Store) use(servers []string) {
 	if len(servers) > 0 && !slices.Equal(servers, s.used) {
 		s.used = servers
@@ -260,8 +260,8 @@ func (s *Store) use(servers []string) {
 	}
 }
 
-// giveUp ends the use of a store that is not the one it was, before anything that it does not know is taken for
-// deleted. What was recorded stays, so that the next start compares.
+// giveUp ends the use of a store that is not the one it was, before any object that it lacks counts as deleted. The
+// record stays, so the next start compares again.
 func (s *Store) giveUp(now state) {
 	err := fmt.Errorf("%w: %s; the next start compares it with what was recorded", ErrReplaced, now.replaced)
 	s.quorum.set(&volume.Because{Message: err.Error()})
@@ -271,7 +271,7 @@ func (s *Store) giveUp(now state) {
 	s.failed <- err
 }
 
-// turn has requests refused when the quorum is lost, and accepted again when it is back, and logs both.
+// turn makes requests be refused when the quorum is lost, and accepted again when it is back, and logs both.
 func (s *Store) turn(now state) {
 	if now.plan.RefuseAll {
 		s.quorum.set(&now.plan.Because)

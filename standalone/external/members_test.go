@@ -10,7 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// TestState: what follows from answers, one look after the other.
+// TestState: the states that follow from answers, one query after the other.
 func TestState(t *testing.T) {
 	t.Parallel()
 	is := func(member uint64, agrees bool) answer {
@@ -81,7 +81,7 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestReplaced: what shows that a store is not the one that has answered before, or an older state of it.
+// TestReplaced: all signs that a store is not the one that responded before, or has gone back to an older state.
 func TestReplaced(t *testing.T) {
 	t.Parallel()
 	of := func(cluster uint64, revision int64, claimed bool) answer {

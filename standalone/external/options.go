@@ -23,7 +23,7 @@ const (
 	mostPrefix = 200
 )
 
-// Options say where the store is; their zero value says that there is none. The flags are those of kube-apiserver.
+// Options describe where the store is; zero means that there is none. The flags are those of kube-apiserver.
 type Options struct {
 	// Servers are the URLs of the members, and Prefix begins all keys.
 	Servers []string `json:"servers"`
@@ -66,7 +66,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// validatePrefix wants a prefix of the user's choice: a default would be that of several control planes.
+// validatePrefix requires an explicit prefix: several control planes would share a default.
 func (o Options) validatePrefix() error {
 	switch {
 	case o.Prefix == "":
@@ -80,7 +80,7 @@ func (o Options) validatePrefix() error {
 	return nil
 }
 
-// validateServer returns an error for what is not the URL of a server.
+// validateServer returns an error unless the text is the URL of a server.
 func (o Options) validateServer(server string) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
@@ -95,8 +95,8 @@ func (o Options) validateServer(server string) error {
 	return o.validateTransport(u)
 }
 
-// validateTransport wants all servers to be reached in the same way, because a client knows only one. What others could
-// read or change on its way is not for a store that has every Secret.
+// validateTransport requires that all servers are reached in the same way, because a client supports only one. A
+// connection that others could read or change is refused for a store that has every Secret.
 func (o Options) validateTransport(u *url.URL) error {
 	ip := net.ParseIP(u.Hostname())
 	local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
@@ -113,8 +113,8 @@ func (o Options) validateTransport(u *url.URL) error {
 	return nil
 }
 
-// tls returns the configuration of connections, nil for those without encryption. It refuses files that cannot work.
-// Renewed files count for the next connection.
+// tls returns the configuration of connections, or nil without encryption. It refuses files that cannot work. Renewed
+// files are used from the next connection on.
 func (o Options) tls(now time.Time) (*tls.Config, error) {
 	if o.CAFile == "" {
 		return nil, nil //nolint:nilnil // the client relies on nil for connections without encryption

@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/standalone/external"
 )
 
-// TestValidate: half of the flags, and what cannot be meant, is refused with the name of the flag.
+// TestValidate: incomplete and invalid flags are refused with the name of the flag.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	whole := func(change func(*external.Options)) external.Options {

@@ -23,7 +23,7 @@ type quorum struct {
 	lose context.CancelCauseFunc
 }
 
-// set says why there is no quorum; nil says that there is one.
+// set records why there is no quorum; nil means that there is one.
 func (q *quorum) set(lost *volume.Because) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,8 +85,8 @@ func (q *quorum) unary(
 // keyService begins the names of all methods of the service that has the keys.
 const keyService = "/etcdserverpb.KV/"
 
-// stream is the interceptor of lists in pieces, and of watches: those that are there wait by their nature, and new ones
-// are refused, because a store that is back has to be recognized before it is believed.
+// stream is the interceptor of lists in pieces, and of watches: existing ones wait by their nature, and new ones are
+// refused, because a store that is back has to be recognized before it is trusted.
 func (q *quorum) stream(
 	ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption,
@@ -110,7 +110,7 @@ func (q *quorum) stream(
 	return &pieces{s, end}, nil
 }
 
-// pieces is a list in pieces, at whose end its context ends.
+// pieces is a paged list, whose context ends with the list.
 type pieces struct {
 	grpc.ClientStream
 	end context.CancelCauseFunc

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// recordName is the file of a data directory that says where its objects are, if others run that store.
+	// recordName is the file of a data directory that records where its objects are, if others run the store.
 	recordName = "store.json"
 	// mostRecord limits its size.
 	mostRecord = 64 << 10
@@ -40,7 +40,8 @@ func Recorded(dataDir string) (o Options, err error) {
 	return o, nil
 }
 
-// RecordOf returns the path of the file that says where the objects of a data directory are, "" if there is none.
+// RecordOf returns the path of the file that records where the objects of a data directory are, "" if it does not
+// exist.
 func RecordOf(dataDir string) string {
 	path := filepath.Join(dataDir, recordName)
 	if _, err := os.Lstat(path); err != nil {
@@ -79,7 +80,7 @@ func (s *Store) Begin(ctx context.Context, record string) error {
 	return s.note()
 }
 
-// note records the position. What members have answered is on the disks of most of them.
+// note records the position. Everything that members have confirmed is on the disks of most of them.
 func (s *Store) note() error {
 	p := s.Position()
 	s.mu.Lock()

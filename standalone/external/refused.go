@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// refused asks the servers for their version, which shows what a client of etcd hides: a certificate that one side does
-// not accept, and for which waiting is useless. It returns nil if there is another reason not to answer.
+// refused asks the servers for their version, which shows what a client of etcd hides: a certificate that one side
+// rejects, for which waiting is useless. It returns nil if there is another reason.
 func (o Options) refused(ctx context.Context) error {
 	config, err := o.tls(time.Now())
 	if err != nil || config == nil {
@@ -47,7 +47,7 @@ func (o Options) refused(ctx context.Context) error {
 	return nil
 }
 
-// next says what to do about the certificate of a server.
+// next returns the remedy for the certificate of a server.
 func next(err error) string {
 	var expired x509.CertificateInvalidError
 	var named x509.HostnameError

@@ -37,20 +37,20 @@ type Store struct {
 	quorum  quorum
 	// used are the addresses to which requests go; the goroutine that follows the members has them.
 	used []string
-	// cancel ends what follows the members, ended says that it has.
+	// cancel stops following the members, and ended is closed afterwards.
 	cancel context.CancelFunc
 	ended  chan struct{}
-	// failed has the error after which the store may not be used.
+	// failed receives the error after which the store may not be used.
 	failed chan error
 
 	mu     sync.Mutex
 	latest state
-	// record is the path of the file with the position, "" for none.
+	// record is the path of the file with the position, "" means none.
 	record string
 }
 
-// Open connects, and returns when the store has a quorum. It waits for that until ctx ends, and says by step for what.
-// The log may be nil.
+// Open connects, and returns when the store has a quorum. It waits for that until ctx ends, and reports through step
+// what it waits for. The log may be nil.
 func Open(ctx context.Context, o Options, step func(what string), log *slog.Logger) (*Store, error) {
 	s, err := connect(o, log)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Store) Err() <-chan error { return s.failed }
 // Options returns where the store is.
 func (s *Store) Options() Options { return s.options }
 
-// Room returns what the members have answered last and what follows from it.
+// Room returns the last answers of the members and the resulting plan.
 func (s *Store) Room() (room.Members, room.Plan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

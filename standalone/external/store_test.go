@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { standalonetest.Main(m) }
 const (
 	// soon is how long a request may take when its store has no quorum.
 	soon = 5 * time.Second
-	// patience is more than anything takes that is waited for.
+	// patience is longer than anything that the tests wait for.
 	patience = time.Minute
 )
 
@@ -54,11 +54,11 @@ func eventually(t *testing.T, wrong func() string) {
 	}
 }
 
-// TestRefusedCertificates: a start does not wait for a store that does not accept this client, or is another one.
+// TestRefusedCertificates: a start does not wait for a store that rejects this client, or has a different identity.
 func TestRefusedCertificates(t *testing.T) {
 	t.Parallel()
 	m, dir := standalonetest.StartMembers(t, 1), t.TempDir()
-	open(t, m.Options) // it is there
+	open(t, m.Options) // a store exists
 	other, err := pki.Open(filepath.Join(dir, "other"))
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestWaits(t *testing.T) {
 	s.Stop()
 }
 
-// TestIdentity: whose the keys are is known before anything is written.
+// TestIdentity: the owner of the keys is known before anything is written.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)
@@ -175,7 +175,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestAuthentication: what an etcd with authentication does not permit is said with what to do about it.
+// TestAuthentication: an operation that an etcd with authentication does not permit is reported with the remedy.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)
@@ -227,15 +227,15 @@ func works(t *testing.T, s *external.Store, key string) {
 	})
 }
 
-// TestLossOfQuorum kills and freezes members of three: one may go, and without two every request ends soon, with words.
-// What was confirmed is there when they are back, and what was refused is not.
+// TestLossOfQuorum kills and freezes members of three: the store works without one, and without two every request ends
+// soon, with an explanation. When they are back, confirmed writes exist and refused ones do not.
 func TestLossOfQuorum(t *testing.T) {
 	m := standalonetest.StartMembers(t, 3)
 	s := open(t, m.Options)
 	works(t, s, "three")
 	m.Member(0).Freeze()
 	works(t, s, "one is frozen")
-	// Its share of requests goes to the others.
+	// Its share of requests is sent to the others.
 	eventually(t, func() string {
 		for range 6 {
 			if took, err := put(s, "again"); err != nil || took > time.Second {
@@ -263,11 +263,11 @@ func TestLossOfQuorum(t *testing.T) {
 	}
 }
 
-// noQuorum is what every request says when two of three members are dead.
+// noQuorum is the error of every request when two of three members are dead.
 const noQuorum = "the store has no quorum: 1 of 3 members answers"
 
-// endsSoon waits for a write that was under way when the quorum was lost. What is on its way to a member when that dies
-// fails immediately, in the words of the connection.
+// endsSoon waits for a write that was under way when the quorum was lost. A request in flight to a member that dies
+// fails immediately, with the connection's error.
 func endsSoon(t *testing.T, s *external.Store) {
 	t.Helper()
 	eventually(t, func() string {
@@ -282,7 +282,7 @@ func endsSoon(t *testing.T, s *external.Store) {
 	})
 }
 
-// refuses wants later requests to be refused before they are sent.
+// refuses requires that later requests are refused before they are sent.
 func refuses(t *testing.T, s *external.Store) {
 	t.Helper()
 	took, err := put(s, "refused")
@@ -297,7 +297,7 @@ func refuses(t *testing.T, s *external.Store) {
 	}
 }
 
-// TestStoreIsReplaced: a store in whose place an empty one was put is given up before anything is read from it.
+// TestStoreIsReplaced: a store that was replaced by an empty one is given up before anything is read from it.
 func TestStoreIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)
@@ -335,7 +335,7 @@ func TestStoreIsReplaced(t *testing.T) {
 	}
 }
 
-// TestNested: the keys of a control plane are not below those of another one.
+// TestNested: the keys of one control plane cannot be below those of another one.
 func TestNested(t *testing.T) {
 	t.Parallel()
 	m := standalonetest.StartMembers(t, 1)
@@ -381,7 +381,7 @@ func filled(t *testing.T, o external.Options, ca []byte) *external.Store {
 	return s
 }
 
-// TestCopy: a copy has all keys of the prefix and no others, and is proved by reading both.
+// TestCopy: a copy has all keys of the prefix and no others, which is proved by reading both.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	m, ctx, ca := standalonetest.StartMembers(t, 1), t.Context(), []byte("ours")
@@ -413,7 +413,7 @@ func TestCopy(t *testing.T) {
 	copyWhileWritten(t, from)
 }
 
-// TestHalfACopy: no control plane starts with a copy that has not ended, and the copy can be repeated.
+// TestHalfACopy: no control plane starts with an unfinished copy, and the copy can be repeated.
 func TestHalfACopy(t *testing.T) {
 	t.Parallel()
 	m, ctx, ca := standalonetest.StartMembers(t, 1), t.Context(), []byte("ours")

@@ -32,8 +32,8 @@ const (
 	workers = 4
 	// discoveryPause is the interval at which new kinds of objects are discovered, as in Kubernetes.
 	discoveryPause = 30 * time.Second
-	// readLimit is how long the first read of all objects may take. Kubernetes allows it a discoveryPause, in which
-	// 30,000 objects are not read on a busy host.
+	// readLimit is how long the first read of all objects may take. Kubernetes allows a discoveryPause, which is too short
+	// for 30,000 objects on a busy host.
 	readLimit = 10 * time.Minute
 )
 
@@ -98,8 +98,8 @@ func (o owners) ForResource(r schema.GroupVersionResource) (informers.GenericInf
 	return o.SharedInformerFactory.ForResource(r), nil
 }
 
-// read reads all objects, because the collector waits for them for no longer than a discoveryPause. What cannot be read
-// in time, it finds later.
+// read reads all objects, because the collector waits for them no longer than a discoveryPause. It finds the rest
+// later.
 func (o owners) read(ctx context.Context, from discovery.DiscoveryInterface, but map[schema.GroupResource]struct{}) {
 	limited, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()

@@ -51,7 +51,7 @@ func TestNodeTakesItsCSINode(t *testing.T) {
 	})
 }
 
-// TestCascade: what kubectl delete --cascade does with what belongs to the deleted.
+// TestCascade: kubectl delete --cascade and the dependents of the deleted object.
 func TestCascade(t *testing.T) {
 	c, ctx := collecting(t), t.Context()
 	for policy, want := range map[metav1.DeletionPropagation]struct {
@@ -66,7 +66,7 @@ func TestCascade(t *testing.T) {
 				metav1.CreateOptions{})
 			must(t, err)
 			child, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-				// Somebody else holds it for a while.
+				// Another finalizer holds it for a while.
 				GenerateName: "child-", Finalizers: []string{"example.com/held"},
 				OwnerReferences: []metav1.OwnerReference{
 					{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: ptr.To(true)},

@@ -18,13 +18,13 @@ type about struct {
 	Subject string
 	// Namespace is empty for objects without one.
 	Namespace string
-	// Gone says that there is no such object.
+	// Gone means that the object does not exist.
 	Gone     bool
 	Chain    chainView
 	Facts    []fact
 	Life     []moment
 	Commands []string
-	// Untold says why the life is not told as a whole; "" if it is.
+	// Untold says why the history is incomplete; "" if it is complete.
 	Untold string
 	// failed says that it is because something could not be read.
 	failed bool
@@ -54,7 +54,7 @@ func (g glance) about(ctx context.Context, p Plane, o object) about {
 	return v
 }
 
-// facts returns what is known of a claim, volume, driver or node, beside its explanation.
+// facts returns what is known of a claim, volume, driver or node, in addition to its explanation.
 func (g glance) facts(o object) []fact {
 	var out []fact
 	add := func(name string, value ref) {

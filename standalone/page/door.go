@@ -15,7 +15,7 @@ import (
 const (
 	// tokenLife is how long a link may wait to be opened, sessionLife how long a browser may look after that.
 	tokenLife, sessionLife = 5 * time.Minute, 24 * time.Hour
-	// mostTokens and mostSessions bound what is remembered; more than that, and the oldest is forgotten.
+	// mostTokens and mostSessions limit what is remembered; beyond that, the oldest is forgotten.
 	mostTokens, mostSessions = 32, 32
 	cookieName               = "volplane-page"
 	enterPath                = "enter"
@@ -23,13 +23,13 @@ const (
 
 // door lets browsers in.
 type door struct {
-	// prefix is the first part of all paths, "/" and what nobody guesses. A browser sends cookies of 127.0.0.1 to each
-	// port of it, so that any local program could have them sent to itself, if it knew their path.
+	// prefix is the first part of all paths, "/" and an unguessable name. A browser sends cookies of 127.0.0.1 to every
+	// port, so any local program could receive them if it knew their path.
 	prefix string
 	now    func() time.Time
 
 	mu sync.Mutex
-	// tokens and sessions are not kept as they are, so that how long a look-up takes tells nothing of them.
+	// tokens and sessions are kept as hashes: the duration of a look-up then reveals nothing about them.
 	tokens, sessions passes
 }
 
@@ -50,13 +50,13 @@ func (p *passes) add(secret string, most int, ends time.Time) {
 	*p = append(*p, pass{sha256.Sum256([]byte(secret)), ends})
 }
 
-// find returns the place of a secret that is known and has not ended, or -1.
+// find returns the index of a secret that is known and has not expired, or -1.
 func (p *passes) find(secret string, now time.Time) int {
 	hash := sha256.Sum256([]byte(secret))
 	return slices.IndexFunc(*p, func(p pass) bool { return p.hash == hash && now.Before(p.ends) })
 }
 
-// invite returns a token that opens the door once, and when it ends.
+// invite returns a token that works once, and when it expires.
 func (d *door) invite() (string, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,7 +65,7 @@ func (d *door) invite() (string, time.Time) {
 	return token, ends
 }
 
-// enter exchanges a token for a session; false if the token is not known any more.
+// enter exchanges a token for a session; false if the token is unknown or expired.
 func (d *door) enter(token string) (session string, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,7 +79,7 @@ func (d *door) enter(token string) (session string, ok bool) {
 	return session, true
 }
 
-// admitted returns when the session of a request ends; false if it has none.
+// admitted returns when the session of a request ends; false if it has no session.
 func (d *door) admitted(r *http.Request) (time.Time, bool) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil {
@@ -102,8 +102,8 @@ func (d *door) cookie(session string) *http.Cookie {
 	}
 }
 
-// guard refuses what no browser of this host asks by itself for: other methods, the name of another site that resolves
-// to this address, and requests that other sites make.
+// guard refuses requests that no browser of this host makes on its own: other methods, the name of another site that
+// resolves to this address, and requests that other sites cause.
 func (d *door) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secure(w.Header())
@@ -125,14 +125,14 @@ func (d *door) guard(next http.Handler) http.Handler {
 	})
 }
 
-// fromElsewhere says whether a browser tells that another site has caused a request. Another port of this host is
-// another site here, although browsers call it the same.
+// fromElsewhere says whether a browser reports that another site has caused a request. Another port of this host counts
+// as another site here, although browsers consider it the same.
 func fromElsewhere(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return site == "cross-site" || site == "same-site"
 }
 
-// isLoopback says whether a Host header names this host. The port may be another one, of a tunnel.
+// isLoopback says whether a Host header names this host. The port may differ, as through a tunnel.
 func isLoopback(host string) bool {
 	u, err := url.Parse("http://" + host)
 	if err != nil || u.Host != host {

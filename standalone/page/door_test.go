@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// TestALinkWorksOnce: a link lets one browser in, a look at it does not use it up, and nothing is shown without it.
+// TestALinkWorksOnce: a link lets one browser in, a HEAD request does not use it up, and nothing is shown without it.
 func TestALinkWorksOnce(t *testing.T) {
 	p, first, root := serve(t, planeOf(gathertest.Town()))
 	link := invited(t, p)
@@ -27,7 +27,7 @@ func TestALinkWorksOnce(t *testing.T) {
 	}
 	status, _, header := ask(t, second, http.MethodHead, link, nil)
 	if status != http.StatusOK || header["Set-Cookie"] != nil {
-		t.Errorf("a look at the link: %d %v", status, header)
+		t.Errorf("HEAD of the link: %d %v", status, header)
 	}
 	_, _, header = get(t, second, link, nil)
 	cookie := header.Get("Set-Cookie")
@@ -92,7 +92,7 @@ func TestPassesEnd(t *testing.T) {
 	}
 }
 
-// TestOthersAreRefused: other methods, other names of this host, and what other sites make a browser ask for.
+// TestOthersAreRefused: other methods, other names of this host, and requests that other sites cause.
 func TestOthersAreRefused(t *testing.T) {
 	p, client, root := serve(t, planeOf(gathertest.Town()))
 	host := strings.Split(root, "/")[2]
@@ -138,14 +138,14 @@ func TestOthersAreRefused(t *testing.T) {
 			t.Errorf("%s %s: policy %q", c.method, c.path, policy)
 		}
 	}
-	// Even a link that another site has opens the page, so that it can be clicked on in a mail.
+	// A link opened from another site works as well: users click on it in a mail.
 	mail := map[string]string{"Sec-Fetch-Site": "cross-site"}
 	if status, _, _ := get(t, &http.Client{}, invited(t, p), mail); status != http.StatusOK {
 		t.Errorf("a link in a mail: %d", status)
 	}
 }
 
-// TestInvitations: who asks by another method, or too early, or of a page that has ended, is told so.
+// TestInvitations: a request by another method, or too early, or to a page that has ended, gets an explanation.
 func TestInvitations(t *testing.T) {
 	p := New("127.0.0.1:0", slog.New(slog.DiscardHandler))
 	try := func(method string, want int) {

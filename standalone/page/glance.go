@@ -38,7 +38,7 @@ type chainView struct {
 	Links    []linkView
 }
 
-// linkView is one link of it. Broken is the one that is the answer.
+// linkView is one link of the chain. Broken marks the one that is the answer.
 type linkView struct {
 	Subject                      ref
 	State                        chain.State
@@ -78,7 +78,7 @@ func (g glance) explain(o object) (chain.Chain, bool) {
 	return k.Tell(g.walk, o.ns, o.name)
 }
 
-// query is what a list is asked for.
+// query has the parameters of a list.
 type query struct {
 	page       int
 	find, node string
@@ -114,7 +114,7 @@ func cut[T any](all []T, at string, q query) ([]T, pages) {
 	return part, p
 }
 
-// found says whether one of the words has what is looked for.
+// found says whether one of the words contains the search text.
 func (q query) found(words ...string) bool {
 	return q.find == "" || slices.ContainsFunc(words, func(w string) bool {
 		return strings.Contains(strings.ToLower(w), strings.ToLower(q.find))

@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// mostRelated bounds the objects whose times make a life, mostMoments what is shown of it, the newest.
+	// mostRelated limits the objects whose times make a history, and mostMoments the entries shown, the newest.
 	mostRelated, mostMoments = 8, 200
 	// mostEvents bounds the events that are read of one object.
 	mostEvents = 100
-	// lifeTime bounds how long reading may take.
+	// lifeTime is the time limit of reading.
 	lifeTime = 5 * time.Second
 )
 
@@ -41,8 +41,8 @@ type moment struct {
 	Warning bool
 }
 
-// related returns an object and those whose lives belong to it: of a claim or a volume both, the attachments, and the
-// Pods that use it.
+// related returns an object and those whose history belongs to it: for a claim or a volume both, the attachments, and
+// the Pods that use it.
 func (g glance) related(o object) []object {
 	all := []object{o}
 	add := func(more object) {
@@ -77,8 +77,8 @@ func (g glance) related(o object) []object {
 	return all
 }
 
-// life reads what happened to objects, the newest last, as far as they and their events tell. It returns why not all is
-// told, or "", and whether that is because something could not be read.
+// life reads what happened to objects, the newest last, as far as they and their events show it. It returns why the
+// history is incomplete, or "", and whether the reason is a failed read.
 func (p Plane) life(ctx context.Context, all []object) ([]moment, string, bool) {
 	ctx, cancel := context.WithTimeout(ctx, lifeTime)
 	defer cancel()
@@ -144,7 +144,7 @@ func momentOf(at time.Time, o object, what, by string) moment {
 	return moment{at: at, At: chain.Moment(at), Subject: clean(o.subject()), What: clean(what), By: clean(by)}
 }
 
-// metaMoments returns when an object was made, last changed by each program, and asked to be deleted.
+// metaMoments returns when an object was created, last changed by each program, and marked for deletion.
 func metaMoments(o object, is metav1.Object) []moment {
 	out := []moment{momentOf(is.GetCreationTimestamp().Time, o, "created", "the object")}
 	for _, f := range is.GetManagedFields() {
@@ -164,13 +164,13 @@ func metaMoments(o object, is metav1.Object) []moment {
 	return out
 }
 
-// told is a condition of any kind of object.
+// told is a condition of any kind.
 type told struct {
 	kind, status, reason, message string
 	at                            metav1.Time
 }
 
-// statusMoments returns what the status of an object says with a time.
+// statusMoments returns the entries of an object's status that have a time.
 func statusMoments(o object, is metav1.Object) []moment {
 	var out []moment
 	for _, c := range conditions(is) {
@@ -221,7 +221,7 @@ func conditions(is metav1.Object) []told {
 	return out
 }
 
-// events returns the events about an object, and none about an earlier one of its name.
+// events returns the events about an object, but not about an earlier object of its name.
 func events(ctx context.Context, c kubernetes.Interface, o object, uid types.UID) ([]moment, error) {
 	kind := map[string]string{
 		"pvc": "PersistentVolumeClaim", "pv": "PersistentVolume", "pod": "Pod", "volumeattachment": "VolumeAttachment",

@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// TestLife: what the objects of a volume's life and their events tell, in the order in which it happened.
+// TestLife: the history that the objects of a volume's life and their events show, in order.
 func TestLife(t *testing.T) {
 	at := func(minute int) metav1.Time {
 		return metav1.NewTime(time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC))
@@ -68,8 +68,7 @@ func TestLife(t *testing.T) {
 	golden.Equal(t, "testdata/life.txt", b.String())
 }
 
-// TestTexts: what others wrote is cut, in one line, and shows what would not be seen; a name is typed as a shell reads
-// it.
+// TestTexts: foreign text is cut to one line, with invisible characters made visible; a name is quoted for the shell.
 func TestTexts(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain ä": "plain ä", "a\nb\tc": "a b c", "a\x1b[31m\u202eb": "a\ufffd[31m\ufffdb",
@@ -92,7 +91,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestLists: a list is cut into pages, which lead to each other with what was asked for.
+// TestLists: a list is divided into pages, whose links keep the parameters.
 func TestLists(t *testing.T) {
 	all := make([]int, 2*rows+1)
 	for page, want := range map[int]string{

@@ -14,10 +14,10 @@ import (
 	"volplane.dev/volplane/internal/gather"
 )
 
-// The bounds of what a list may be asked for.
+// These are the limits of a list's parameters.
 const maxFind, maxPage = 80, 1 << 20
 
-// queryOf reads what a list is asked for. What makes no sense is left out.
+// queryOf reads the parameters of a list. Invalid ones are ignored.
 func queryOf(v url.Values) query {
 	q := query{find: clean(v.Get("find")), node: v.Get("node")}
 	if n, err := strconv.Atoi(v.Get("page")); err == nil && n > 1 && n < maxPage {
@@ -32,7 +32,7 @@ func queryOf(v url.Values) query {
 	return q
 }
 
-// encode returns the query of an address, with its question mark; "" if nothing is asked for.
+// encode returns the query of an address, with its question mark; "" without parameters.
 func (q query) encode() string {
 	v := url.Values{}
 	if q.page > 0 {
@@ -145,7 +145,7 @@ func (g glance) volumes(q query) volumeList {
 
 // mountList is the page of what Pods use, by node.
 type mountList struct {
-	// Node is the only node whose uses are shown; "" for all.
+	// Node is the only node whose uses are shown; "" means all.
 	Node  string
 	Rows  []mountRow
 	Pages pages

@@ -23,49 +23,49 @@ const (
 	// shortest is the shortest pause between two renderings, and busy how many times as long as a rendering it is at
 	// least: a plane where much happens spends no more than a fifth of a core on its page.
 	shortest, busy = 250 * time.Millisecond, 4
-	// tick is the pause until it is looked whether the time alone, or this host, changes what is shown, and idle the same
-	// as busy then.
+	// tick is the shortest pause between checks whether time alone, or this host, has changed what is shown, and idle how
+	// many times as long as a rendering it is at least.
 	tick, idle = 10 * time.Second, 200
 	// beat is how often a stream without news says that it lives.
 	beat = 15 * time.Second
-	// fresh is how old a sight may be that is shown to somebody who asks, whatever has changed since.
+	// fresh is the greatest age of a sight that answers a request, whatever has changed since.
 	fresh = time.Second
-	// patience is how long somebody who asks waits for a newer sight than the one that is kept, and lookLimit bounds a
-	// look.
+	// patience is how long a request waits for a newer sight than the kept one, and lookLimit the time limit of reading
+	// the control plane.
 	patience, lookLimit = 50 * time.Millisecond, time.Minute
 	// mostTabs bounds the streams at the same time.
 	mostTabs = 64
 )
 
-// live follows the control plane while somebody looks, or is about to, and renders what open tabs show, once a change
-// for all of them.
+// live follows the control plane while tabs are open, or about to be, and renders open pages once per change for all of
+// them.
 type live struct {
 	plane renderer
 	log   *slog.Logger
-	// one keeps two from looking at the whole control plane at the same time.
+	// one keeps two goroutines from reading the whole control plane at the same time.
 	one sync.Mutex
 
 	mu     sync.Mutex
 	topics map[string]*topic
-	// tabs is how many look, and lookers the same with those who are invited.
+	// tabs is the number of open tabs, and lookers includes the invited ones.
 	tabs, lookers int
 	stop          context.CancelFunc
-	// fresh says that a topic has been added.
+	// fresh is signalled when a topic has been added.
 	fresh chan struct{}
-	// kept is the last sight; nil while nobody looks.
+	// kept is the last sight; nil while no tab is open.
 	kept *sight
 }
 
-// topic is a page that tabs look at.
+// topic is a page that tabs show.
 type topic struct {
 	target
-	// news is what its tabs are sent, and version says which rendering it is; empty before the first one.
+	// news is what its tabs receive, and version numbers the rendering; empty before the first one.
 	news    []byte
 	version string
 	tabs    map[chan struct{}]struct{}
 }
 
-// hold has the control plane followed until release is called.
+// hold follows the control plane until release is called.
 func (l *live) hold(ctx context.Context) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *live) hold(ctx context.Context) (release func()) {
 	}
 }
 
-// end ends following, although somebody looks.
+// end ends following, even if tabs are open.
 func (l *live) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *live) end() {
 	}
 }
 
-// enter adds a tab, which is told by the channel of news, while the control plane is held; false if there are too many.
+// enter adds a tab, which the channel notifies of news, while the control plane is held; false if there are too many.
 func (l *live) enter(t target) (*topic, chan struct{}, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,9 +123,9 @@ func (l *live) leave(o *topic, told chan struct{}) {
 	}
 }
 
-// look returns how the control plane is now, or was a moment ago: what is kept is true while the control plane is
-// followed and has not changed. If a new look takes long, because much changes or the host is busy, what is kept is
-// better than to wait; the page says of when it is.
+// look returns the current state of the control plane, or that of a moment ago: the kept sight is valid while the
+// control plane is followed and has not changed. If reading it again takes long, because much changes or the host is
+// busy, it returns the kept sight instead of waiting; the page shows its time.
 func (l *live) look(ctx context.Context) (*sight, error) {
 	s := l.last()
 	if s != nil && s.isGood(l.plane.Plane) {
@@ -156,7 +156,7 @@ func (l *live) look(ctx context.Context) (*sight, error) {
 	}
 }
 
-// renew looks again, unless another caller has done so since a sight was kept.
+// renew reads the control plane again, unless another caller has done so since a sight was kept.
 func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
 	l.one.Lock()
 	defer l.one.Unlock()
@@ -166,14 +166,14 @@ func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
 	return l.see(ctx)
 }
 
-// last returns the sight that is kept; nil if there is none.
+// last returns the kept sight, or nil.
 func (l *live) last() *sight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.kept
 }
 
-// see looks again, and keeps what it sees while somebody looks. The caller holds one.
+// see reads the control plane again, and keeps the result while tabs are open. The caller holds one.
 func (l *live) see(ctx context.Context) (*sight, error) {
 	changed := l.plane.Changed()
 	s, err := l.plane.see(ctx)
@@ -228,8 +228,8 @@ func (l *live) follow(ctx context.Context, fresh <-chan struct{}) {
 	}
 }
 
-// render looks again and renders all topics. It says whether to do so again although nothing changes: because of an
-// error, because not all could be read, or because what is seen changes by time alone.
+// render reads the control plane again and renders all topics. It says whether to do so again although nothing changes:
+// because of an error, because a part could not be read, or because what is shown changes with time alone.
 func (l *live) render(ctx context.Context) (s *sight, again bool, err error) {
 	l.one.Lock()
 	s, err = l.see(ctx)
@@ -252,7 +252,7 @@ func (l *live) render(ctx context.Context) (s *sight, again bool, err error) {
 	return s, again, nil
 }
 
-// publish tells the tabs of a topic of a rendering, unless they have it.
+// publish notifies the tabs of a topic of a rendering, unless they have it.
 func (l *live) publish(o *topic, r rendered) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,7 +311,7 @@ func (l *live) serve(ctx context.Context, w http.ResponseWriter, t target, has s
 	}
 }
 
-// watchReports pokes told whenever a warning or an intent changes, which no controller keeps in memory.
+// watchReports signals told whenever a warning or an intent changes, which no controller keeps in memory.
 func watchReports(ctx context.Context, c kubernetes.Interface, told chan struct{}) {
 	watch := func(kind any, what *cache.ListWatch) {
 		r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(what, c), kind, poked(told),

@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// news is what a tab is sent: the first event of each kind of page, one after the other.
+// news is what a tab receives: the first event of each kind of page, one after the other.
 type news struct {
 	id    string
 	lines *bufio.Scanner
@@ -72,7 +72,7 @@ func (n *news) next(t *testing.T) string {
 	return ""
 }
 
-// moving is a plane that a test changes, and that counts how often it is looked at.
+// moving is a plane that a test changes, and that counts how often it is read.
 type moving struct {
 	Plane
 	looks   atomic.Int64
@@ -113,8 +113,8 @@ func (m *moving) remove(t *testing.T, claim string) {
 	m.change()
 }
 
-// TestOneLookForAllTabs: a change is looked at once, whatever number of tabs sees it, and who asks then is shown the
-// same.
+// TestOneLookForAllTabs: the control plane is read once per change, however many tabs are open, and requests right
+// after that are answered from the same sight.
 func TestOneLookForAllTabs(t *testing.T) {
 	plane := movingTown()
 	_, client, root := serve(t, plane.Plane)
@@ -127,7 +127,7 @@ func TestOneLookForAllTabs(t *testing.T) {
 			t.Fatalf("first %s", main)
 		}
 	}
-	// Reports that were watched for the first time are looked at, too.
+	// The first events of newly watched reports cause a read, too.
 	quietFor(t, plane)
 	before := plane.looks.Load()
 	plane.remove(t, "late")
@@ -137,16 +137,16 @@ func TestOneLookForAllTabs(t *testing.T) {
 		}
 	}
 	if n := plane.looks.Load() - before; n != 1 {
-		t.Errorf("one change was looked at %d times", n)
+		t.Errorf("one change was read %d times", n)
 	}
 	status, body, _ := get(t, client, root+"claims", nil)
 	if status != http.StatusOK || !strings.Contains(body, tabs[0].id) || plane.looks.Load() != before+1 {
-		t.Errorf("who asks for the page has it looked at again: %d", plane.looks.Load())
+		t.Errorf("a request for the page reads again: %d", plane.looks.Load())
 	}
 }
 
-// TestATabThatHasThePage is sent nothing before it changes, also when something else does, such as a warning; and tabs
-// that are closed are forgotten.
+// TestATabThatHasThePage: nothing is sent to a tab before its page changes, even when something else does, such as a
+// warning; and closed tabs are forgotten.
 func TestATabThatHasThePage(t *testing.T) {
 	plane := movingTown()
 	p, client, root := serve(t, plane.Plane)
@@ -171,11 +171,11 @@ func TestATabThatHasThePage(t *testing.T) {
 	testkit.Eventually(t, time.Minute, testkit.Unless("the tabs are forgotten", func() bool {
 		p.live.mu.Lock()
 		defer p.live.mu.Unlock()
-		return p.live.tabs == 0 && len(p.live.topics) == 0 && p.live.lookers == 1 // who was invited a moment ago
+		return p.live.tabs == 0 && len(p.live.topics) == 0 && p.live.lookers == 1 // one just invited
 	}))
 }
 
-// quietFor waits until what began to be watched has been looked at: until nothing is looked at any more.
+// quietFor waits until the new watches have caused their last read.
 func quietFor(t *testing.T, plane *moving) {
 	t.Helper()
 	last, since := plane.looks.Load(), time.Now()
@@ -187,7 +187,7 @@ func quietFor(t *testing.T, plane *moving) {
 	}))
 }
 
-// TestTooManyTabs: one more than there may be is refused, and the others go on.
+// TestTooManyTabs: one tab above the limit is refused, and the others continue.
 func TestTooManyTabs(t *testing.T) {
 	_, client, root := serve(t, movingTown().Plane)
 	for range mostTabs {
@@ -198,7 +198,8 @@ func TestTooManyTabs(t *testing.T) {
 	}
 }
 
-// TestAPlaneThatCannotBeRead: who asks is told why, and who looks sees it when it can be read again.
+// TestAPlaneThatCannotBeRead: a request gets the reason, and open tabs are updated when the control plane can be read
+// again.
 func TestAPlaneThatCannotBeRead(t *testing.T) {
 	plane := movingTown()
 	objects, fails := plane.Objects, atomic.Bool{}
@@ -222,7 +223,7 @@ func TestAPlaneThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestABusyPlane: who asks while a look takes long is shown what was seen last, and does not wait.
+// TestABusyPlane: a request while reading the control plane takes long gets the last sight, without waiting.
 func TestABusyPlane(t *testing.T) {
 	plane := movingTown()
 	objects, hangs := plane.Objects, make(chan struct{})
@@ -249,8 +250,8 @@ func TestABusyPlane(t *testing.T) {
 	}
 }
 
-// TestWhatThisHostSays: a driver that is not connected any more and a volume that fills up are seen although no object
-// changes, by who looks within a moment and by who asks at once; and while they stay the same, nothing is looked at.
+// TestWhatThisHostSays: a driver that is no longer connected and a volume that fills up are shown although no object
+// changes, to open tabs within a moment and to new requests immediately; while they stay the same, nothing is read.
 func TestWhatThisHostSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := movingTown()
@@ -273,7 +274,7 @@ func TestWhatThisHostSays(t *testing.T) {
 		}
 		before := plane.looks.Load()
 		if seen(time.Hour, "not connected") || plane.looks.Load() != before {
-			t.Errorf("%d looks at what stays the same", plane.looks.Load()-before)
+			t.Errorf("%d reads without a change", plane.looks.Load()-before)
 		}
 		if down.Store(true); !seen(2*tick, "not connected") {
 			t.Error("a driver that died is shown as connected")
@@ -286,7 +287,7 @@ func TestWhatThisHostSays(t *testing.T) {
 			t.Errorf("who asks is shown what was: %v", err)
 		}
 		if n := plane.looks.Load() - before; n != 3 {
-			t.Errorf("three changes were looked at %d times", n)
+			t.Errorf("three changes were read %d times", n)
 		}
 		release()
 		l.end()
@@ -294,8 +295,8 @@ func TestWhatThisHostSays(t *testing.T) {
 	})
 }
 
-// TestTheLifeIsToldToTheEnd: what all see of an object does not end with the browser that asked first, and what could
-// not be read is read again when somebody asks again.
+// TestTheLifeIsToldToTheEnd: reading an object's history, which all tabs share, does not end with the browser that
+// asked first, and a failed read is repeated at the next request.
 func TestTheLifeIsToldToTheEnd(t *testing.T) {
 	var fails atomic.Bool
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// mostCauses bounds the causes on the first page, mostWaits what is named of each.
+	// mostCauses limits the causes on the first page, and mostWaits the objects named for each.
 	mostCauses, mostWaits = 20, 5
 	// mostRows bounds the drivers and nodes on the first page.
 	mostRows = 200
@@ -88,7 +88,7 @@ func (g glance) overview() overview {
 	return v
 }
 
-// firstRows returns what is shown of a table, and how many rows are not.
+// firstRows returns the rows of a table that are shown, and the number of the others.
 func firstRows[T any](all []T) (shown []T, more int) {
 	shown = all[:min(len(all), mostRows)]
 	return shown, len(all) - len(shown)
@@ -141,7 +141,7 @@ func (g glance) cause(c survey.Cause) causeView {
 	return v
 }
 
-// drivers returns all drivers that somebody knows of, those with problems first.
+// drivers returns all drivers that any object names, those with problems first.
 func (g glance) drivers() []driverView {
 	nodes, volumes, names := map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, n := range g.CSINodes {

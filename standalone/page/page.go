@@ -40,12 +40,12 @@ type Page struct {
 	failed   chan error
 }
 
-// New returns a page that will listen at a loopback address, host:port, when somebody is invited.
+// New returns a page that will listen at a loopback address, host:port, after the first invitation.
 func New(address string, log *slog.Logger) *Page {
 	return &Page{address: address, log: log, door: newDoor(time.Now), failed: make(chan error, 1)}
 }
 
-// CheckAddress returns an error for an address at which others than this host's users could ask; "" turns the page off.
+// CheckAddress returns an error for an address that is reachable from other hosts; "" turns the page off.
 func CheckAddress(address string) error {
 	if address == "" {
 		return nil
@@ -61,21 +61,21 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// Show has the page show a control plane. It must be called once.
+// Show makes the page show a control plane. It must be called once.
 func (p *Page) Show(plane Plane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.live = &live{plane: newRenderer(plane), log: p.log}
 }
 
-// shown returns what shows the control plane; nil while there is none to show.
+// shown returns the live page; nil while there is no control plane to show.
 func (p *Page) shown() *live {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.live
 }
 
-// Run lets the page be seen until ctx ends or it cannot listen any more.
+// Run serves the page until ctx ends or it cannot listen any more.
 func (p *Page) Run(ctx context.Context) error {
 	defer p.close()
 	select {
@@ -130,8 +130,8 @@ func (p *Page) listen() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// ServeHTTP invites a browser: it answers who has the right to ask with a program.Invitation. It is not part of the
-// page, but of the API server, which knows who asks.
+// ServeHTTP invites a browser: it answers an authorized user with a program.Invitation. It is not part of the page, but
+// of the API server, which authenticates the user.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method != http.MethodPost {
@@ -149,7 +149,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	// Who is invited finds the page ready, however many objects there are. If they cannot be read, the page says why.
+	// After an invitation the page is ready, however many objects there are. If they cannot be read, the page says why.
 	release := l.hold(context.WithoutCancel(r.Context()))
 	_, _ = l.look(r.Context())
 	token, ends := p.door.invite()
@@ -192,11 +192,11 @@ func (p *Page) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// enter lets a browser in that has a token. The answer is a page and no redirection: browsers do not send a cookie that
-// is SameSite=Strict after one that begins at another site, such as a mail with the link.
+// enter admits a browser that has a token. The answer is a page and not a redirection: browsers do not send a cookie
+// that is SameSite=Strict after a redirection that begins at another site, such as a mail with the link.
 func (p *Page) enter(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
-		return // a look at the link does not use it up
+		return // HEAD does not use up the link
 	}
 	session, ok := p.door.enter(r.URL.Query().Get("token"))
 	if !ok {

@@ -78,7 +78,7 @@ func invited(t *testing.T, p *Page) string {
 	return got.URL
 }
 
-// get asks for an address, with headers, and returns the status, the body and the headers of the answer.
+// get requests an address, with headers, and returns the status, the body and the headers of the answer.
 func get(t *testing.T, c *http.Client, address string, headers map[string]string) (int, string, http.Header) {
 	t.Helper()
 	return ask(t, c, http.MethodGet, address, headers)
@@ -109,7 +109,7 @@ func ask(
 	return answer.StatusCode, string(body), answer.Header
 }
 
-// TestPages: what the pages of a small cluster say, word by word.
+// TestPages: the text of the pages of a small cluster, word for word.
 func TestPages(t *testing.T) {
 	_, client, root := serve(t, planeOf(gathertest.Town()))
 	times := regexp.MustCompile(`As of [^.]+\.|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC`)
@@ -139,7 +139,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestEveryLinkLeadsSomewhere: whatever page is asked for, each of its links is a page.
+// TestEveryLinkLeadsSomewhere: every link of every page leads to a page.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	_, client, root := serve(t, planeOf(gathertest.Town()))
 	seen, next := map[string]bool{root: true}, []string{root}

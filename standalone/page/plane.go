@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// User is the user name as which the page reads. It may read what it shows, and write nothing.
+// User is the user name of the page at the API server. It may read what the page shows, and write nothing.
 const User = "system:volplane:page"
 
 // RBAC returns the rights of User. Secrets are not among them, so that no mistake can show one.
@@ -42,14 +42,14 @@ type Usage struct{ Used, Available int64 }
 type Plane struct {
 	// Objects returns what is known of all objects.
 	Objects func(context.Context) (state.Objects, error)
-	// Changed returns a channel that is closed at the next change of what Objects returns, but for warnings and intents,
-	// which the page follows by itself.
+	// Changed returns a channel that is closed at the next change of what Objects returns, except for warnings and
+	// intents, which the page follows on its own.
 	Changed func() <-chan struct{}
 	// Client reads objects as a whole, and events, as User.
 	Client kubernetes.Interface
 	// Usage returns how full the volumes are that are mounted on this host, by NAMESPACE/CLAIM.
 	Usage func() map[string]Usage
-	// Connected says of each driver that was connected once whether it is.
+	// Connected says, for each driver that was once connected, whether it is.
 	Connected func() map[string]bool
 	// Pace returns how many calls of each driver end in a second.
 	Pace func() map[string]float64

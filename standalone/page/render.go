@@ -28,7 +28,7 @@ func newRenderer(p Plane) renderer {
 	return renderer{p, template.Must(template.ParseFS(files, "templates/*.html"))}
 }
 
-// target is which page is asked for: the address below where all pages begin, as a browser has it.
+// target is the requested page: the address below the common prefix, in the browser's form.
 type target struct {
 	kind string
 	object

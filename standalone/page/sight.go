@@ -40,7 +40,7 @@ type sight struct {
 	pages map[string]rendered
 }
 
-// see looks at the control plane.
+// see reads the control plane.
 func (p Plane) see(ctx context.Context) (*sight, error) {
 	o, err := p.Objects(ctx)
 	if err != nil {
@@ -61,10 +61,10 @@ func (p Plane) see(ctx context.Context) (*sight, error) {
 	return s, nil
 }
 
-// isGood says whether it may be shown as it is: it is new, or nothing has changed since.
+// isGood says whether it may be shown: it is new, or nothing has changed since.
 func (s *sight) isGood(p Plane) bool { return time.Since(s.Now) < fresh || !s.isOver() && !s.moved(p) }
 
-// moved says whether this host's figures are others now. They are no objects, so no change tells of them.
+// moved says whether this host's figures have changed. They are not objects, so no watch event reports them.
 func (s *sight) moved(p Plane) bool {
 	return !maps.Equal(s.connected, p.Connected()) || !maps.Equal(s.usage, p.Usage())
 }
@@ -79,8 +79,8 @@ func (s *sight) isOver() bool {
 	}
 }
 
-// page returns a page of the sight, which is rendered once, and for all: to the end, although who asked first goes
-// away, and again if not all of it could be read.
+// page returns a page of the sight, which is rendered once for all requests: rendering completes even if the first
+// client goes away, and is repeated if a part could not be read.
 func (s *sight) page(ctx context.Context, p renderer, t target) (rendered, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *sight) page(ctx context.Context, p renderer, t target) (rendered, error
 	return r, err
 }
 
-// lively says whether what is seen changes by time alone: the pace of calls.
+// lively says whether what is shown changes with time alone: the pace of calls.
 func (s *sight) lively() bool {
 	for _, pace := range s.pace {
 		if pace > 0 {
@@ -130,7 +130,7 @@ func (s *sight) stateOf(o object) chain.State {
 	return cmp.Or(s.held[survey.Held{Namespace: o.ns, Subject: o.subject()}], chain.OK)
 }
 
-// tally counts words, "none" if there are none, as in "2 Bound, 1 Pending".
+// tally counts words, as in "2 Bound, 1 Pending"; "none" for an empty list.
 func tally[T any](all []T, word func(T) string) string {
 	counts := map[string]int{}
 	for _, o := range all {

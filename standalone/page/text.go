@@ -8,11 +8,11 @@ import (
 	"volplane.dev/volplane/internal/gather"
 )
 
-// longest is how many characters of a text that others wrote are shown.
+// longest is the number of characters of a foreign text that are shown.
 const longest = 600
 
-// clean returns a text that others wrote as it may be shown: not too long, in one line, and without what is not seen or
-// changes the direction of what follows.
+// clean returns a foreign text in a form that may be shown: not too long, in one line, and without characters that are
+// invisible or change the direction of text.
 func clean(s string) string {
 	var b strings.Builder
 	n := 0
@@ -32,14 +32,13 @@ func clean(s string) string {
 	return b.String()
 }
 
-// ref is a text, and the address of the page about it; no address if there is no page.
+// ref is a text, and the address of the page about it, if there is one.
 type ref struct{ Text, Href string }
 
 // object names an object as kubectl does: kind and name, with the namespace of kinds that have one.
 type object struct{ kind, ns, name string }
 
-// subjectOf reads a subject of an explanation, "kind/name". Others are no objects of their own, or it is not known
-// which.
+// subjectOf reads a subject of an explanation, "kind/name". Other subjects are not objects of their own, or ambiguous.
 func subjectOf(ns, subject string) (object, bool) {
 	word, name, _ := strings.Cut(subject, "/")
 	k, known := gather.KindNamed(word)
@@ -52,7 +51,7 @@ func subjectOf(ns, subject string) (object, bool) {
 	return object{k.Name, ns, name}, true
 }
 
-// noNamespace stands in paths for the namespace of objects that have none.
+// noNamespace is used in paths of objects that have no namespace.
 const noNamespace = "-"
 
 // path returns the path of the object's page.
@@ -66,7 +65,7 @@ func (o object) path() string {
 
 func (o object) subject() string { return o.kind + "/" + o.name }
 
-// command returns what to type to see the same of the object.
+// command returns the command that shows the same about the object.
 func (o object) command(verb string) string {
 	words := "volplane " + verb + " " + quoted(o.subject())
 	if o.ns != "" {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// listWatch returns what lists and watches the objects of a typed client that a selection matches.
+// listWatch returns a ListWatch for the objects of a typed client that match a selection.
 func listWatch[L runtime.Object](api interface {
 	List(ctx context.Context, o metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
@@ -26,7 +26,7 @@ func listWatch[L runtime.Object](api interface {
 	}
 }
 
-// poked is a store that keeps nothing, and pokes a channel at each change.
+// poked is a store that keeps nothing, and signals a channel at each change.
 type poked chan struct{}
 
 func (p poked) poke() error {

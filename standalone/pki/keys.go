@@ -71,7 +71,7 @@ func WriteKeys(dir string, k identity.Keys, authority string) error {
 	return nil
 }
 
-// HashOf returns the hash of an authority's certificate, by which people recognise it.
+// HashOf returns the hash of an authority's certificate, by which users recognise it.
 func HashOf(cert []byte) (string, error) {
 	block, rest := pem.Decode(cert)
 	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
@@ -103,7 +103,7 @@ func HashIn(dir string) (string, error) {
 	return hash, nil
 }
 
-// Seal returns what proves that a control plane with this authority has written a text for a purpose.
+// Seal returns a proof that a control plane with this authority has written a text for a purpose.
 func (a *Authority) Seal(purpose, text string) (string, error) {
 	secret, err := a.key.Bytes()
 	if err != nil {

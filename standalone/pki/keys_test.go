@@ -24,7 +24,7 @@ func keysOf(t *testing.T, a *pki.Authority) (identity.Keys, string) {
 	return k, hash
 }
 
-// TestWriteKeys: another host has the same authority with them, in files that only their owner may read.
+// TestWriteKeys: another host gets the same authority from them, in files that only their owner may read.
 func TestWriteKeys(t *testing.T) {
 	there, here := filepath.Join(t.TempDir(), "pki"), filepath.Join(t.TempDir(), "a", "pki")
 	if hash, err := pki.HashIn(here); err != nil || hash != "" {
@@ -45,7 +45,7 @@ func TestWriteKeys(t *testing.T) {
 	private(t, here, 3)
 }
 
-// private wants so many files in a directory, which only their owner may read.
+// private requires this many files in a directory, which only their owner may read.
 func private(t *testing.T, dir string, files int) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -59,7 +59,8 @@ func private(t *testing.T, dir string, files int) {
 	}
 }
 
-// TestSeal: two instances of one authority seal a text alike, and another authority or another text has another seal.
+// TestSeal: two instances of one authority give a text the same seal, and another authority or another text gives
+// another one.
 func TestSeal(t *testing.T) {
 	dir, seals := t.TempDir(), map[string]bool{}
 	for _, by := range []*pki.Authority{open(t, dir), open(t, dir), open(t, t.TempDir())} {

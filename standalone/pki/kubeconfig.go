@@ -36,8 +36,8 @@ func kubeconfig(server string, authority []byte, user string, shows *clientcmdap
 	return clientcmd.Write(*c)
 }
 
-// Kept returns the identity of a user in groups that is in a kubeconfig, if it is
-// of this authority and more than a third of its life is left.
+// Kept returns the identity of a user in groups from a kubeconfig, if this authority issued it and more than a third of
+// its life is left.
 func (a *Authority) Kept(kubeconfig []byte, now time.Time, user string, groups ...string) (Leaf, bool) {
 	c, err := clientcmd.Load(kubeconfig)
 	if err != nil || c.AuthInfos[user] == nil {

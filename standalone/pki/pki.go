@@ -22,9 +22,9 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// The clock of a host may be wrong at its start, by decades if it has no battery, and
-// may jump when it is synchronized. So no certificate has a start of validity that
-// matters, and certificates that never leave the host are valid for a very long time.
+// The clock of a host may be wrong at its start, by decades if it has no battery, and may jump when it is synchronized.
+// So the start of a certificate's validity never matters, and certificates that never leave the host are valid for a
+// very long time.
 const (
 	authorityLife = 100 * 365 * 24 * time.Hour
 	// FileLife is the validity of an identity that is stored in a file.

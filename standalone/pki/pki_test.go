@@ -124,8 +124,7 @@ func open(t *testing.T, dir string) *pki.Authority {
 	return a
 }
 
-// TestClockMayJump: the control plane goes on whatever the clock does, an
-// identity in a file ends in time.
+// TestClockMayJump: the control plane works whatever the clock does, and an identity in a file expires in time.
 func TestClockMayJump(t *testing.T) {
 	a := open(t, filepath.Join(t.TempDir(), "pki"))
 	server, err := a.Server("localhost")
@@ -207,8 +206,7 @@ func keyLine(kubeconfig []byte) string {
 	return "none"
 }
 
-// TestNodesSayTheirEpoch: a node's certificate holds for days and says when it
-// was given; one of an earlier version says nothing of that.
+// TestNodesSayTheirEpoch: a node's certificate is valid for days and has its epoch; one of an earlier version has none.
 func TestNodesSayTheirEpoch(t *testing.T) {
 	a := open(t, filepath.Join(t.TempDir(), "pki"))
 	cert, err := a.Node("n1", 7, &a.ServiceAccountKey.PublicKey)

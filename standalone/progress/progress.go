@@ -21,10 +21,9 @@ var ErrStalled = errors.New("no progress")
 // idle is the processor time below which a process counts as waiting.
 const idle = 10 * time.Second
 
-// Wait waits until done returns true or an error, or ctx ends. It returns ErrStalled
-// when state was constant for the limit and this process has neither read nor written
-// nor computed meanwhile. The limit is counted in polls, so that a host that is too
-// busy to run this process does not use it up.
+// Wait waits until done returns true or an error, or ctx ends. It returns ErrStalled when state was constant for the
+// limit and this process has not read, written or computed during that time. The limit is counted in polls, so a host
+// that is too busy to run this process does not use it up.
 func Wait(ctx context.Context, limit time.Duration, state func() string, done func() (bool, error)) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()

@@ -13,8 +13,8 @@ import (
 
 var errBroken = errors.New("broken")
 
-// TestWait: what moves is waited for however long it takes, what stands still
-// is given up, and everything else ends it at once.
+// TestWait: a state that changes is waited for however long it takes, one that does not change is given up, and
+// everything else ends the wait immediately.
 func TestWait(t *testing.T) {
 	const limit = time.Minute
 	after := func(d time.Duration, err error) func(time.Time) (bool, error) {

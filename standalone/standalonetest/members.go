@@ -31,7 +31,7 @@ type memberConfig struct {
 	CA, Cert, Key                    string
 }
 
-// Main runs the tests of a package whose tests call StartMembers: a member is a process of the same program.
+// Main runs the tests of a package that calls StartMembers: a member is a process of the same program.
 func Main(m *testing.M) {
 	if config := os.Getenv(memberVariable); config != "" {
 		fmt.Fprintln(os.Stderr, serveMember(config))
@@ -64,7 +64,7 @@ func serveMember(config string) error {
 	return <-server.Err()
 }
 
-// Members are the processes of an etcd that asks its clients for certificates.
+// Members are the processes of an etcd that requires client certificates.
 type Members struct {
 	// Options lead to it, with a prefix.
 	Options external.Options
@@ -85,7 +85,8 @@ type Member struct {
 type Place struct {
 	// Host is the address at which the member listens, with etcd's usual ports.
 	Host string
-	// Under begins the command that starts the member: a program that becomes it, such as nsenter with its arguments.
+	// Under is the beginning of the command that starts the member: a program that becomes it, such as nsenter with its
+	// arguments.
 	Under []string
 }
 
@@ -190,10 +191,10 @@ func (m *Member) Wipe() {
 	}
 }
 
-// Freeze stops the process: it keeps its connections and answers nothing, until Thaw.
+// Freeze stops the process: it keeps its connections but does not respond, until Thaw.
 func (m *Member) Freeze() { _ = m.process.Process.Signal(syscall.SIGSTOP) }
 
-// Thaw lets the process go on.
+// Thaw resumes the process.
 func (m *Member) Thaw() { _ = m.process.Process.Signal(syscall.SIGCONT) }
 
 // WriteLeaf writes a certificate and its key to files.

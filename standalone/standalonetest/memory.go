@@ -17,10 +17,10 @@ const (
 	prefix = "api-"
 )
 
-// MakeDir makes a directory for a server that does not sync its data: in memory if there is room, else where
-// temporary files are. An etcd that omits fsync still waits for the disk when it begins a file of its log;
-// beside tests that write much, that took as long as a request may take. The path is short, because that of
-// a unix socket has at most 107 bytes. The caller removes the directory.
+// MakeDir makes a directory for a server that does not sync its data: in memory if there is room, otherwise where
+// temporary files are. An etcd that omits fsync still waits for the disk when it begins a file of its log; beside tests
+// that write much, that took as long as a request may take. The path is short, because that of a unix socket has at
+// most 107 bytes. The caller removes the directory.
 func MakeDir() (string, error) {
 	if hasRoom(memoryFiles) {
 		if dir, err := os.MkdirTemp(memoryFiles, prefix); err == nil {

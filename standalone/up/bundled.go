@@ -37,8 +37,8 @@ func ensureBundled(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// placeBundled has each host call its own instance of the bundled driver, unless a user has said who calls it. Earlier
-// versions have created the object without a word about that.
+// placeBundled makes each host call its own instance of the bundled driver, unless a user has decided otherwise.
+// Earlier versions created the object without an annotation for that.
 func placeBundled(ctx context.Context, client kubernetes.Interface) error {
 	d, err := client.StorageV1().CSIDrivers().Get(ctx, volume.LocalDriver, metav1.GetOptions{})
 	if err != nil {

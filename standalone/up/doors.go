@@ -13,14 +13,14 @@ import (
 
 // Door configures the volume plugin of docker and podman, or the storage provider of systemd.
 type Door struct {
-	// Socket is its path; empty for the one that systemd hands over, if there is one.
+	// Socket is its path; empty means the one that systemd passes, if any.
 	Socket string
 	// Namespace has the claims that are the volumes behind it.
 	Namespace string
 }
 
-// doors returns the parts that serve claims to those outside of Kubernetes, if somebody wants them. Their sockets are
-// there before the control plane is ready, for those who start after it.
+// doors returns the parts that serve claims outside of Kubernetes, if they are enabled. Their sockets exist before the
+// control plane is ready, for programs that are ordered after it.
 func (o Options) doors(ctx context.Context, config *rest.Config) ([]parts.Part, error) {
 	with := func(d Door, grace time.Duration) *program.DoorOptions {
 		return &program.DoorOptions{

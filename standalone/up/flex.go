@@ -17,8 +17,8 @@ func (o Options) pluginDir() string {
 	return filepath.Join(o.DataDir, "volumeplugins")
 }
 
-// flex serves the FlexVolume drivers of this host. An error is only logged, so that
-// the other parts keep running.
+// flex serves the FlexVolume drivers of this host. An error is only logged, because the other parts should keep
+// running.
 func (o Options) flex(ctx context.Context, admin kubernetes.Interface) error {
 	err := os.ErrPermission
 	if os.Geteuid() == 0 {

@@ -25,16 +25,15 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// Invite returns a kubeconfig with which the node agent of that name can join the
-// control plane with the data directory. server is the host, optionally with a port,
-// by which the node reaches it; empty means the address used on this host. The
-// invitation works once, during life. The control plane must be running.
+// Invite returns a kubeconfig with which a node agent can join, under the name node, the control plane of the data
+// directory. server is the host, optionally with a port, at which the node reaches it; empty means the address used on
+// this host. The invitation works once, during life. The control plane must be running.
 func Invite(ctx context.Context, dataDir, node, server string, life time.Duration) ([]byte, error) {
 	return invite(ctx, dataDir, server, identity.Invite{Node: node, Seconds: int64(life / time.Second)})
 }
 
 // InviteControlPlane returns a kubeconfig with which another host gets the keys of the control plane with the data
-// directory. The objects must be in an etcd that others run; all else is as with Invite.
+// directory. The objects must be in an etcd that others run; everything else is as with Invite.
 func InviteControlPlane(ctx context.Context, dataDir, name, server string, life time.Duration) ([]byte, error) {
 	return invite(ctx, dataDir, server,
 		identity.Invite{Kind: identity.KindControlPlane, Node: name, Seconds: int64(life / time.Second)})
@@ -62,7 +61,7 @@ func invite(ctx context.Context, dataDir, server string, q identity.Invite) ([]b
 	if json.Unmarshal(said, &invited) != nil {
 		return nil, fmt.Errorf("invite %s %s: the answer is not one of this version of volplane", q.Kind, q.Node)
 	}
-	// A control plane of an earlier version makes an invitation of a node of any request.
+	// A control plane of an earlier version creates an invitation of a node for any request.
 	if t, ok := identity.ParseToken(invited.Token); !ok || t.Kind != q.Kind {
 		return nil, fmt.Errorf("invite %s %s: the control plane runs another version of volplane: restart it", q.Kind, q.Node)
 	}
@@ -72,7 +71,7 @@ func invite(ctx context.Context, dataDir, server string, q identity.Invite) ([]b
 // Revoked is what is known of a name that is revoked.
 type Revoked struct {
 	identity.Revoked
-	// Known says that there is a Node of the name: what was issued for one that was deleted is revoked, too.
+	// Known means that a Node of the name exists: credentials issued for a deleted one are revoked, too.
 	Known bool
 }
 

@@ -25,17 +25,17 @@ import (
 const (
 	// pkiName is the directory of the keys in a data directory.
 	pkiName = "pki"
-	// joiningName is the directory of what a host has fetched with an invitation, until that is in its place.
+	// joiningName is the directory of keys fetched with an invitation, until they are in their place.
 	joiningName = "joining"
 )
 
-// join makes this host a control plane of the objects of another one by the invitation in o.Join, unless it has done so
-// before, and returns the name of this host's node. It may be ended at any moment and repeated.
+// join makes this host a control plane of the objects of another one with the invitation in o.Join, unless it has done
+// so before, and returns the name of this host's node. It may be ended at any moment and repeated.
 func (o Options) join(ctx context.Context, step func(what string)) (node string, err error) {
 	if o.Join == "" {
 		return o.Node, nil
 	}
-	// Until the keys are there, no other process may make some.
+	// No other process may create keys in the directory until these have arrived.
 	dir, err := datadir.Open(o.DataDir)
 	if err != nil {
 		return "", err
@@ -62,8 +62,8 @@ func (o Options) join(ctx context.Context, step func(what string)) (node string,
 	return facts.Name, j.run(ctx)
 }
 
-// joiningFacts reads the invitation and looks into the data directory. The configuration is nil if there is no
-// invitation any more.
+// joiningFacts reads the invitation and inspects the data directory. The configuration is nil if the invitation is
+// gone.
 func (o Options) joiningFacts(dir *datadir.Dir) (f decide.Joining, config *rest.Config, err error) {
 	f = decide.Joining{File: o.Join, Node: o.Node, DataDir: dir.Path, Used: dir.Used(), Store: !o.Store.IsZero()}
 	config, err = readInvitation(o.Join)
@@ -107,7 +107,7 @@ func readInvitation(file string) (*rest.Config, error) {
 // joining is a host that becomes a control plane.
 type joining struct {
 	config *rest.Config
-	// authority is the hash of the one that has invited.
+	// authority is the hash of the inviting authority.
 	authority string
 	// dir is the data directory.
 	dir string
@@ -127,7 +127,7 @@ func (j *joining) run(ctx context.Context) error {
 	return nil
 }
 
-// steps returns what is done, in this order. After any of them the next start begins with the first one again.
+// steps returns the steps, in order. After any of them the next start begins again with the first one.
 func (j *joining) steps() []func(context.Context) error {
 	return []func(context.Context) error{j.fetch, j.write, j.record, j.place, j.clean}
 }
@@ -135,7 +135,7 @@ func (j *joining) steps() []func(context.Context) error {
 // fetched returns the directory of the keys until it is in its place.
 func (j *joining) fetched() string { return filepath.Join(j.dir, joiningName, pkiName) }
 
-// fetch gets the keys, and checks that they can be used.
+// fetch gets the keys, and checks that they are usable.
 func (j *joining) fetch(ctx context.Context) (err error) {
 	wanted := decide.Wanted{From: j.config.Host, Prefix: j.store.Prefix, ConfigFile: j.encryption}
 	if j.encryption != "" {
@@ -152,7 +152,7 @@ func (j *joining) fetch(ctx context.Context) (err error) {
 
 // write writes the keys to a directory of their own.
 func (j *joining) write(context.Context) error {
-	// What an earlier attempt has left may be incomplete.
+	// An earlier attempt may have left incomplete files.
 	if err := os.RemoveAll(j.fetched()); err != nil {
 		return fmt.Errorf("remove what an earlier attempt has left: %w", err)
 	}
@@ -162,8 +162,8 @@ func (j *joining) write(context.Context) error {
 	return durable.Sync(filepath.Dir(j.fetched()))
 }
 
-// record records where the objects are, before the keys are in their place: with keys and without the record, the next
-// start could take an empty prefix of another store for one to begin with.
+// record records where the objects are, before the keys are in their place: with keys but without the record, the next
+// start could mistake an empty prefix of another store for a new one.
 func (j *joining) record(context.Context) error { return external.Record(j.dir, j.store) }
 
 // place puts the keys in their place.

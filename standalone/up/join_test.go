@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { standalonetest.Main(m) }
 
-// told collects what logs and errors say.
+// told collects logs and errors.
 type told struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -109,7 +109,7 @@ func (f *first) host(file string) Options {
 	}
 }
 
-// joins wants a host to join, by that name.
+// joins requires that a host joins under a name.
 func (f *first) joins(o Options, name string) {
 	f.t.Helper()
 	if node, err := o.join(f.t.Context(), func(string) {}); err != nil || node != name {
@@ -117,7 +117,7 @@ func (f *first) joins(o Options, name string) {
 	}
 }
 
-// refuses wants a host not to join, by an error with words.
+// refuses requires that a host does not join, and that the error contains words.
 func (f *first) refuses(what string, o Options, words string) {
 	f.t.Helper()
 	node, err := o.join(f.t.Context(), func(string) {})
@@ -130,7 +130,7 @@ func (f *first) refuses(what string, o Options, words string) {
 	}
 }
 
-// same wants a host to have the keys, in files that only their owner may read, and nothing else.
+// same requires that a host has the keys, in files that only their owner may read, and nothing else.
 func (f *first) same(o Options) {
 	f.t.Helper()
 	names, err := os.ReadDir(filepath.Join(f.dir, pkiName))
@@ -164,7 +164,7 @@ func (f *first) same(o Options) {
 	}
 }
 
-// keepsSecrets wants no secret in anything that was said.
+// keepsSecrets requires that no log or error contains a secret.
 func (f *first) keepsSecrets(invitations ...string) {
 	f.t.Helper()
 	f.told.mu.Lock()
@@ -200,14 +200,13 @@ func (f *first) keepsSecrets(invitations ...string) {
 	}
 	for i, secret := range secrets {
 		if len(secret) < 20 || strings.Contains(said, secret) {
-			f.t.Errorf("secret %d was said, or is none", i)
+			f.t.Errorf("secret %d was shown, or is empty", i)
 		}
 	}
 }
 
-// TestJoin: a host gets the keys with an invitation once, needs the file no more, and serves the same objects beside
-// the control plane that has invited it. What is wrong is refused before anything is in its place, and may be
-// corrected.
+// TestJoin: a host gets the keys once with an invitation, no longer needs the file then, and serves the same objects
+// beside the inviting control plane. Errors are detected before anything is installed, and can be corrected.
 func TestJoin(t *testing.T) {
 	f := startFirst(t, "")
 	admin := standalonetest.Client(t, f.server, "")
@@ -239,7 +238,7 @@ func TestJoin(t *testing.T) {
 
 	empty := standalonetest.StartMembers(t, 1).Options
 	if s, err := f.tryStart(o.DataDir, empty, ""); err == nil || !strings.Contains(err.Error(), "has had objects") {
-		t.Errorf("it begins anew in another store: %v", err)
+		t.Errorf("it starts empty in another store: %v", err)
 		s.Stop()
 	}
 	f.serves(o, func(c kubernetes.Interface) {
@@ -266,7 +265,7 @@ func TestJoin(t *testing.T) {
 	f.keepsSecrets(file)
 }
 
-// serves runs the control plane of a host until do returns, which gets the client of its administrator.
+// serves runs the control plane of a host until do returns, which receives the client of its administrator.
 func (f *first) serves(o Options, do func(kubernetes.Interface)) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -327,7 +326,7 @@ func TestJoinInterrupted(t *testing.T) {
 				t.Fatalf("%d: %v", done, err)
 			}
 		}
-		// Half of a file, which the next attempt must not take for a whole.
+		// This is half of a file, which the next attempt must not mistake for a whole one.
 		if _, err := os.Stat(j.fetched()); err == nil {
 			if err := os.WriteFile(filepath.Join(j.fetched(), "ca.key"), nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -358,7 +357,7 @@ func (f *first) with(file string, change func(*clientcmdapi.Cluster)) string {
 	return write(f.t, "changed.kubeconfig", text)
 }
 
-// TestJoinRefuses: files and data directories with which no host joins.
+// TestJoinRefuses: files and data directories that are refused.
 func TestJoinRefuses(t *testing.T) {
 	f := startFirst(t, "")
 	right := f.invite("two")

@@ -7,11 +7,11 @@ import (
 	"volplane.dev/volplane/standalone/apiserver"
 )
 
-// measure tells how much room the store and the bundled driver's pool have.
+// measure reports the room of the store and of the bundled driver's pool.
 func (o Options) measure(r *observe.Registry, server *apiserver.Server) {
 	r.Gauge(observe.EtcdUsed, func(set observe.Set) { set(float64(server.Room().Used)) })
 	r.Gauge(observe.EtcdLimit, func(set observe.Set) {
-		if limit := server.Room().Limit; limit > 0 { // an older etcd of others does not say
+		if limit := server.Room().Limit; limit > 0 { // an older external etcd does not report it
 			set(float64(limit))
 		}
 	})

@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/world"
 )
 
-// optionalPage is the page to look at; Page is nil if there is none.
+// optionalPage is the web page; Page is nil if it is off.
 type optionalPage struct{ *page.Page }
 
 // page returns the page, which shows nothing yet.

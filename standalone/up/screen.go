@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// copies says what a snapshot or clone of the bundled driver costs.
+// copies describes the cost of a snapshot or clone of the bundled driver.
 func copies(o Options) string {
 	dir := o.pool()
 	if _, err := os.Stat(dir); os.IsNotExist(err) {

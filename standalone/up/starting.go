@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// A start that takes longer than patience is told of: each step that it takes, and every so often that it still does.
+// A start that takes longer than patience is reported: each step, and at intervals that the step still lasts.
 const (
 	patience = 2 * time.Second
 	remind   = 10 * time.Second
 )
 
-// starting is a start, which tells people what it does while it takes long.
+// starting is a start, which reports its steps while it takes long.
 type starting struct {
 	begun   time.Time
 	step    atomic.Value
@@ -32,10 +32,11 @@ func begin(ctx context.Context, out io.Writer) *starting {
 	return s
 }
 
-// does says what the start does now.
+// does sets the current step of the start.
 func (s *starting) does(step string) { s.step.Store(step) }
 
-// end ends the start, after which nothing of it is told any more, and returns how long it took. It may be called again.
+// end ends the start, after which nothing of it is reported any more, and returns how long it took. It may be called
+// again.
 func (s *starting) end() time.Duration {
 	took := time.Since(s.begun)
 	s.stop()

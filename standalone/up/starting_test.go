@@ -11,7 +11,7 @@ import (
 	"volplane.dev/volplane/internal/sdnotify"
 )
 
-// TestSlowStartTells: a quick start tells nothing; a slow one tells each step, and reminds of one that lasts.
+// TestSlowStartTells: a quick start reports nothing; a slow one reports each step, and repeats one that lasts.
 func TestSlowStartTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder

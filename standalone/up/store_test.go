@@ -36,7 +36,7 @@ func TestWaitsForStore(t *testing.T) {
 	}
 }
 
-// TestHalfOfTheStore: half of the flags are refused before anything is made.
+// TestHalfOfTheStore: incomplete flags are refused before anything is created.
 func TestHalfOfTheStore(t *testing.T) {
 	t.Parallel()
 	o := Options{DataDir: "/d", Node: "n", Store: external.Options{Prefix: "/volplane/here"}}

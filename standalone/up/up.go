@@ -43,14 +43,14 @@ type Options struct {
 	RootDir string
 	// Listen is the API server's address, host:port; port 0 chooses a free port.
 	Listen string
-	// Names are additional host names and addresses by which nodes reach this host.
+	// Names are additional host names and addresses under which nodes reach this host.
 	Names []string
-	// Node is the name of this host's Node; empty means the one of the last start, or else the host's name.
+	// Node is the name of this host's Node; empty means the one of the last start, otherwise the host's name.
 	Node string
 	// PluginDir is the directory of FlexVolume drivers; empty means volumeplugins in
 	// DataDir.
 	PluginDir string
-	// FlexConfig is the path of the configuration of FlexVolume drivers; empty for none.
+	// FlexConfig is the path of the configuration of FlexVolume drivers; empty means none.
 	FlexConfig string
 	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets;
 	// empty means a key in DataDir.
@@ -62,16 +62,16 @@ type Options struct {
 	// DisableForceDetachOnTimeout says that a volume is not detached by force after its
 	// node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
-	// Store is the etcd of others that has the objects; zero means that of the last start, or one in DataDir.
+	// Store is an etcd that others run, which holds the objects; zero means that of the last start, or one in DataDir.
 	Store external.Options
-	// Join is the path of the invitation by which this host becomes a control plane of another one's objects; empty for
-	// none. A host that has joined needs the file no more.
+	// Join is the path of the invitation with which this host becomes a control plane for the objects of another one;
+	// empty means none. After joining, the host no longer needs the file.
 	Join string
 	// Backups configure the automatic backups.
 	Backups Backups
 	// Docker says where and which claims are served to docker and podman.
 	Docker Door
-	// Page is the loopback address of the page to look at, host:port; empty for none.
+	// Page is the loopback address of the web page, host:port; empty means no page.
 	Page string
 	// Storage says where and which claims are served to systemd.
 	Storage Door
@@ -160,7 +160,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := noderoot.Claim(ctx, o.DataDir, o.RootDir); err != nil {
 		return err
 	}
-	// The host's name may change; whose mounts these are does not.
+	// The host's name may change; the owner of these mounts does not.
 	o.Node = cmp.Or(o.Node, noderoot.NameOf(o.RootDir), program.HostName())
 	if err := noderoot.CheckName(o.RootDir, o.Node); err != nil {
 		return err
@@ -204,8 +204,7 @@ const (
 	extension   = 3 * extendEvery
 )
 
-// extend asks the supervisor for more time until the start has ended. A start without
-// progress ends by itself.
+// extend asks the supervisor for more time until the start has ended. A start without progress fails on its own.
 func extend(ctx context.Context, notify func(state string)) {
 	ticker := time.NewTicker(extendEvery)
 	defer ticker.Stop()
@@ -250,7 +249,8 @@ func (o Options) parts(
 	var runNode func(context.Context, program.NodeOptions) error
 	var working []parts.Part
 	if server.Shared() {
-		// The node agent reads for itself what concerns its node: the controllers start again when their leases are lost.
+		// The node agent reads the objects of its node itself, because the controllers start again when their leases are
+		// lost.
 		runNode, working = app.Node, o.shared(server, common, reached, ready)
 	} else {
 		runNode, working = plane.Node, o.alone(server, common, plane, reached, ready)

@@ -39,7 +39,7 @@ func TestServerURL(t *testing.T) {
 	}
 }
 
-// is wants a word to have been heard.
+// is compares a received notification.
 func is(t *testing.T, heard, want string) {
 	t.Helper()
 	if heard != want {
@@ -47,8 +47,9 @@ func is(t *testing.T, heard, want string) {
 	}
 }
 
-// TestUp runs a control plane as systemd does: it hears when all is ready, that it works, and when the end begins, and
-// no other program speaks for it. A node of another host reaches the server by the name it was invited with.
+// TestUp runs a control plane as systemd does: systemd is notified when everything is ready, that the process is alive,
+// and when it stops, and by no other program. A node of another host reaches the server under the name in its
+// invitation.
 func TestUp(t *testing.T) {
 	dir, err := os.MkdirTemp("", "up-")
 	if err != nil {
@@ -73,7 +74,7 @@ func TestUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// On a slow host it asks for more time first.
+			// On a slow host it requests more time first.
 			if word := string(b[:n]); !strings.HasPrefix(word, "EXTEND_TIMEOUT_USEC=") {
 				return word
 			}
@@ -114,8 +115,7 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// joins joins by an invitation to a server of that name, makes the node's Node,
-// as its agent does at first, and is revoked.
+// joins joins with an invitation to a server of that name, creates the node's Node, as its agent would, and is revoked.
 func joins(ctx context.Context, data, node, server string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -131,7 +131,7 @@ func joins(ctx context.Context, data, node, server string) error {
 	if host != server {
 		return fmt.Errorf("the invitation leads to %s", config.Host)
 	}
-	// There is no such name here: only the connection goes elsewhere.
+	// The name does not exist here: only the connection is redirected.
 	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
 	}
@@ -156,7 +156,7 @@ func joins(ctx context.Context, data, node, server string) error {
 	return nil
 }
 
-// revokes revokes a node, whose client is refused from then on; no node has the name that is mistyped.
+// revokes revokes a node, whose client is refused from then on; a mistyped name matches no node.
 func revokes(ctx context.Context, client kubernetes.Interface, data, node string) error {
 	for name, want := range map[string]bool{node: true, node + "-typo": false} {
 		if r, err := Revoke(ctx, data, name); err != nil || r.Known != want || r.ControlPlane || r.Used {
@@ -169,8 +169,7 @@ func revokes(ctx context.Context, client kubernetes.Interface, data, node string
 	return nil
 }
 
-// TestSlowStart: systemd is asked for more time as long as the start goes on, and
-// no longer.
+// TestSlowStart: systemd is asked for more time as long as the start makes progress, and no longer.
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -185,7 +184,7 @@ func TestSlowStart(t *testing.T) {
 	})
 }
 
-// collects looks whether what belongs to an object goes with it.
+// collects checks that dependents of an object are deleted with it.
 func collects(t *testing.T, data string) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(data, "admin.kubeconfig"))

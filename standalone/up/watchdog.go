@@ -15,14 +15,14 @@ import (
 // liveness says whether a control plane works.
 type liveness struct {
 	server *apiserver.Server
-	// controllers is closed when they work, and mounted when the volumes of the Pods that were there are mounted again, or
-	// have had the time for it.
+	// controllers is closed when they work, and mounted when the volumes of the Pods that existed before are mounted
+	// again, or the time for that is over.
 	controllers, mounted chan struct{}
 	// agent says whether the node agent works; nil until it has restored the volumes of its Pods.
 	agent atomic.Pointer[func(context.Context) error]
 }
 
-// restored is called by the node agent when its Pods have their volumes; from then on the agent has to work, too.
+// restored is called by the node agent when its Pods have their volumes; from then on the agent's liveness counts, too.
 func (l *liveness) restored(_ context.Context, works func(context.Context) error) {
 	l.agent.Store(&works)
 	close(l.mounted)

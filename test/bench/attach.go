@@ -25,12 +25,11 @@ import (
 const (
 	// machines is how many nodes volumes are attached to.
 	machines = 50
-	// aFew is how many attachments in a row a peer is measured with, which is
-	// not what the benchmark is about.
+	// aFew is the number of attachments in a row with which a peer is measured, which is not the subject of the benchmark.
 	aFew = 20
 )
 
-// attacher is a peer that attaches, and how much it is asked to do.
+// attacher is a peer that attaches, with the number of attachments.
 type attacher struct {
 	name                string
 	volumes, oneByOne   int
@@ -39,8 +38,8 @@ type attacher struct {
 	median, ninetyNinth time.Duration
 }
 
-// measureAttaching has volplane and Kubernetes' controllers attach volumes to nodes and detach them, all at
-// once and one after the other.
+// measureAttaching makes volplane and Kubernetes' controllers attach volumes to nodes and detach them, all together and
+// one after the other.
 func measureAttaching(ctx context.Context, figures map[string]any, volumes int) error {
 	peers := []*attacher{
 		{name: "volplane", volumes: volumes, oneByOne: 200, run: func(ctx context.Context, a *arena) error {
@@ -246,7 +245,7 @@ func (a *arena) eachOnNode(n int, f func(name, node string) error) error {
 	})
 }
 
-// mounted has the nodes report exactly the first n volumes as in use.
+// mounted makes the nodes report exactly the first n volumes as in use.
 func (a *arena) mounted(ctx context.Context, n int) error {
 	for i := range machines {
 		uses := []string{}

@@ -10,11 +10,11 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 )
 
-// asked is how often an API server was asked for what by the programs that are measured, as its audit log says:
-// "patch volumeattachments/status", with the code if it refused.
+// asked counts the requests of the measured programs to an API server, according to its audit log: "patch
+// volumeattachments/status", with the code if it was refused.
 type asked struct {
 	requests map[string]float64
-	// renewals are the writes of the leases by which the programs exclude each other.
+	// renewals are the lease renewals with which the programs exclude each other.
 	renewals float64
 	// watches are those that are open, by what is watched.
 	watches map[string]int
@@ -78,7 +78,7 @@ func (s *asked) add(e auditEvent) {
 	}
 }
 
-// since returns the requests after before, for each of n volumes, and what of them are all, and those that failed.
+// since returns the requests after before, divided by n volumes: all of them, and the failed ones.
 func (s asked) since(before asked, n int) (each map[string]float64, all, failed float64) {
 	each = map[string]float64{}
 	for name, count := range s.requests {

@@ -19,7 +19,7 @@ import (
 // besidePause is the pause between two questions of a kubelet here.
 const besidePause = 100 * time.Millisecond
 
-// besideProgram is a program that stands beside a driver on its node.
+// besideProgram is a program that runs beside a driver on its node.
 type besideProgram struct {
 	figure, path string
 	args         []string
@@ -27,7 +27,7 @@ type besideProgram struct {
 	asked []string
 }
 
-// measureBeside measures the memory of the programs beside a driver on a node, when they have been asked n times.
+// measureBeside measures the memory of the programs beside a driver on a node, after n requests.
 func measureBeside(ctx context.Context, figures map[string]any, n int) error {
 	d, stop, err := serveDriver(0)
 	if err != nil {
@@ -87,7 +87,7 @@ func freeAddresses() (a, b string, err error) {
 	return a, b, nil
 }
 
-// memory returns the memory of the program, in MiB, when it has been asked n times.
+// memory returns the memory of the program, in MiB, after n requests.
 func (p besideProgram) memory(ctx context.Context, n int) (float64, error) {
 	c := exec.CommandContext(ctx, p.path, p.args...)
 	if err := c.Start(); err != nil {

@@ -76,7 +76,7 @@ func (a *arena) measureRestart(ctx context.Context, figures map[string]any, clai
 	started := time.Since(began)
 	took, err := a.life(ctx, "next")
 	figures[fmt.Sprintf("restart_with_%d_to_bound_s", claims)] = (started + took).Seconds()
-	// One makes the next claim's volume, one deletes it.
+	// One creates the next claim's volume, one deletes it.
 	figures[fmt.Sprintf("restart_with_%d_driver_calls", claims)] = a.driver.created.Load() +
 		a.driver.deleted.Load() - calls
 	return err

@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/internal/app"
 )
 
-// measureBound has n claims bound one after the other on an idle system, by volplane and by Kubernetes' controllers
-// with raised limits, and measures what one write takes: of the API server, and of the disk.
+// measureBound measures how long n claims take to be bound one after the other on an idle system, by volplane and by
+// Kubernetes' controllers with raised limits, and the cost of one write: of the API server, and of the disk.
 func measureBound(ctx context.Context, figures map[string]any, n int) error {
 	for _, peer := range []struct {
 		name string
@@ -54,7 +54,7 @@ func measureOneByOne(
 	}
 	all := map[string][]time.Duration{}
 	for i := range n {
-		// In turn, so that what else the machine does slows down all of them.
+		// They run in turn, so other work of the machine slows down all of them.
 		for what, f := range map[string]func() (time.Duration, error){
 			"bound": func() (time.Duration, error) { return a.life(ctx, fmt.Sprint("one", i)) },
 			"write": func() (time.Duration, error) { return timed(write) },
@@ -75,7 +75,7 @@ func measureOneByOne(
 	return nil
 }
 
-// idle returns a function that writes a volume with which nobody has anything to do, as a controller of volplane does.
+// idle returns a function that writes a volume which needs no work, as a controller of volplane does.
 func (a *arena) idle(ctx context.Context) (write func() error, err error) {
 	client, err := kubernetes.NewForConfig(a.server.ClientConfig(app.User("binder")))
 	if err != nil {
@@ -93,7 +93,7 @@ func (a *arena) idle(ctx context.Context) (write func() error, err error) {
 	}, err
 }
 
-// syncOnce writes as much as etcd does for a volume, and returns how long the disk takes to have it.
+// syncOnce writes as much as etcd does for a volume, and returns how long the disk takes.
 func syncOnce(dir string) (time.Duration, error) {
 	f, err := os.Create(filepath.Join(dir, "sync"))
 	if err != nil {

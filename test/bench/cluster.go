@@ -24,10 +24,10 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// peerUser is the user as whom the programs run that are measured.
+// peerUser is the user of the measured programs.
 const peerUser = "peer"
 
-// auditPolicy has the API server write down each request of the peer, and no other.
+// auditPolicy makes the API server log each request of the peer, and no other.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -130,7 +130,7 @@ func (a *arena) startServers(authority *pki.Authority, address string) error {
 	}
 	_, err = a.run("kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
 		"--secure-port="+port, "--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC",
-		// Its controller does not run, and Pods need none here.
+		// The controller for service accounts does not run, and Pods here need none.
 		"--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.96.0.0/16",
 		"--tls-cert-file="+a.path("serving.crt"), "--tls-private-key-file="+a.path("serving.key"),
 		"--client-ca-file="+a.path("ca.crt"), "--service-account-issuer=https://kubernetes.default.svc",
@@ -140,7 +140,7 @@ func (a *arena) startServers(authority *pki.Authority, address string) error {
 	return err
 }
 
-// connect makes the benchmark's own clients, and waits until the API server answers.
+// connect makes the benchmark's own clients, and waits until the API server responds.
 func (a *arena) connect(ctx context.Context, authority *pki.Authority, address string) error {
 	leaf, err := authority.Client("admin", "system:masters")
 	if err != nil {

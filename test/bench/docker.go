@@ -18,11 +18,11 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// Debian's docker: the PATH may have another program of the name.
+// Use Debian's docker: the PATH may have another program with that name.
 const docker, dockerd = "/usr/bin/docker", "/usr/sbin/dockerd"
 
 // measureDocker runs a container n times with a local volume of docker's and with one of volplane's, in turn. The time
-// of the driver's calls is taken off, and is a figure of its own.
+// of the driver's calls is subtracted, and is a separate figure.
 func measureDocker(ctx context.Context, figures map[string]any, n int) error {
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
@@ -44,7 +44,7 @@ func measureDocker(ctx context.Context, figures map[string]any, n int) error {
 		if _, err := e.docker(ctx, "volume", "create", "-d", driver, name); err != nil {
 			return err
 		}
-		// The first run fills the volume, and volplane makes it.
+		// The first run fills the volume, and volplane creates it.
 		if _, err := e.run(ctx, name); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (e *engine) measure(ctx context.Context, figures map[string]any, p *plane.P
 		if err != nil {
 			return err
 		}
-		// The calls that unmount the volume are made while docker goes on.
+		// The calls that unmount the volume are made while docker continues.
 		calls, err := driverTime(ctx, p, began, "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume")
 		if err != nil {
 			return err
@@ -79,8 +79,8 @@ func (e *engine) measure(ctx context.Context, figures map[string]any, p *plane.P
 	return nil
 }
 
-// driverTime returns how long the calls of the bundled driver took that have begun since a time, and that are made one
-// after the other: those of these methods, or all.
+// driverTime returns the total time of the bundled driver's calls that began after a time and were made one after the
+// other: those of these methods, or all.
 func driverTime(ctx context.Context, p *plane.Plane, since time.Time, methods ...string) (time.Duration, error) {
 	var all time.Duration
 	traced := trace.Client{Socket: trace.Socket(filepath.Join(p.Dir, "node"))}
@@ -127,7 +127,7 @@ func (e *engine) ready(ctx context.Context) error {
 	}
 }
 
-// image makes the image of the containers, of Debian's static busybox.
+// image builds the image of the containers from Debian's static busybox.
 func (e *engine) image(ctx context.Context) error {
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
@@ -163,7 +163,7 @@ func (e *engine) run(ctx context.Context, volume string) (time.Duration, error) 
 	})
 }
 
-// stop ends docker, and unmounts what it leaves mounted of its own directories.
+// stop stops docker, and unmounts its own directories that it leaves mounted.
 func (e *engine) stop() {
 	e.process.Stop()
 	table, _ := os.ReadFile("/proc/self/mountinfo")

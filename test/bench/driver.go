@@ -15,7 +15,7 @@ import (
 
 const driverName = "bench.csi.example.com"
 
-// driver is a CSI driver that does nothing, in a given time.
+// driver is a CSI driver that does nothing, within a given time.
 type driver struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedControllerServer
@@ -70,7 +70,7 @@ func (d *driver) ControllerGetCapabilities(
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
-		// Without it csi-resizer ends.
+		// csi-resizer exits without this capability.
 		csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 	} {
 		rpc := &csipb.ControllerServiceCapability_RPC{Type: able}

@@ -61,7 +61,7 @@ func beHosted(name string) error {
 	return s.Serve(l)
 }
 
-// atRest is what a process takes while nobody asks for anything.
+// atRest is what a process uses while there are no requests.
 type atRest struct {
 	privateKiB int
 	// cpu is in percent of a core.
@@ -108,7 +108,7 @@ type fleet struct {
 }
 
 // measureDrivers adds drivers to a host, and compares its idle process with and without them: in one run, because a
-// process takes more on a machine that is busy.
+// process takes more on a busy machine.
 func measureDrivers(ctx context.Context, figures map[string]any, n int) (err error) {
 	work, err := os.MkdirTemp("", "vp-")
 	if err != nil {
@@ -147,7 +147,7 @@ func measureDrivers(ctx context.Context, figures map[string]any, n int) (err err
 	return nil
 }
 
-// add adds drivers: the first ones by the command, one after the other, and the others at once by their files.
+// add adds drivers: the first ones by the command, one after the other, and the others together by their files.
 func (f *fleet) add(ctx context.Context, figures map[string]any, n int) error {
 	const byCommand = 10
 	var alone, added []time.Duration
@@ -194,7 +194,7 @@ func (f *fleet) fileOf(name string) driverfile.Driver {
 	}
 }
 
-// startAlone returns how long a driver takes from its start until it tells its name.
+// startAlone returns how long a driver takes from its start until it answers with its name.
 func (f *fleet) startAlone(ctx context.Context, socket string) (time.Duration, error) {
 	defer os.Remove(socket)
 	c := exec.CommandContext(ctx, f.self, hostedDriver, "alone.bench.example.com")

@@ -26,7 +26,7 @@ import (
 type stage struct {
 	dir  string
 	host *host.Host
-	// told are the changes of drivers, and when they were told.
+	// told are the reported changes of drivers, with their times.
 	told chan change
 }
 
@@ -35,9 +35,8 @@ type change struct {
 	at time.Time
 }
 
-// measureFlex has a host find so many FlexVolume drivers, one after the other,
-// and one that is rewritten 1,000 times in 2 s; calls a driver; has it mount as
-// many volumes at once; and examines one.
+// measureFlex makes a host find a number of FlexVolume drivers, one after the other, and one that is rewritten 1,000
+// times in 2 s; calls a driver; makes it mount as many volumes in parallel; and examines one.
 func measureFlex(ctx context.Context, figures map[string]any, drivers int) (err error) {
 	dir, err := os.MkdirTemp("", "volplane-bench-")
 	if err != nil {
@@ -187,7 +186,7 @@ func (s *stage) storm(ctx context.Context, figures map[string]any, _ int) error 
 	return nil
 }
 
-// calls measures what a call costs compared with the bare start of the script.
+// calls measures the cost of a call, compared with a bare start of the script.
 func (s *stage) calls(ctx context.Context, figures map[string]any, _ int) error {
 	const rounds = 500
 	d, err := s.host.Get(decide.Name{Driver: "d0"})
@@ -224,7 +223,7 @@ esac
 echo '{"status":"Success","capabilities":{"attach":false}}'
 `
 
-// atOnce has volumes mounted at the same time by the bare script, then by the host.
+// atOnce mounts volumes at the same time, first with the bare script, then with the host.
 func (s *stage) atOnce(ctx context.Context, figures map[string]any, volumes int) error {
 	if _, err := s.install("mounts", mounts); err != nil {
 		return err

@@ -8,8 +8,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// settling is how long the storm's work is left to end, watching how long
-// nobody asks for anything.
+// settling is the time for the storm's work to end, and watching the time of observation without requests.
 const settling, watching = 20 * time.Second, 30 * time.Second
 
 // measureHolding measures volplane's controllers, in a process of their own, and Kubernetes' controllers
@@ -95,7 +94,7 @@ func (a *arena) restart(
 	return nil
 }
 
-// idle measures the memory of programs, and their processor time while nobody asks for anything.
+// idle measures the memory of programs, and their processor time without requests.
 func idle(figures map[string]any, name string, programs []*plane.Process) error {
 	time.Sleep(settling)
 	var use [2]usage

@@ -85,7 +85,8 @@ func (h *diskHost) mountOne(ctx context.Context, client kubernetes.Interface, na
 	return remove(ctx, client, []string{name})
 }
 
-// joinHost runs the node agent of another host over dir, and returns when it has the bundled driver.
+// joinHost runs the node agent of another host with the directory dir, and returns when the bundled driver is
+// registered.
 func joinHost(
 	ctx context.Context, p *plane.Plane, client kubernetes.Interface, node, dir string,
 ) (leave func() error, err error) {

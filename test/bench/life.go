@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// resting is how long programs are left alone until their memory is read: more than volplane waits until it gives
-	// back what it does not need.
+	// resting is how long programs are left alone before their memory is read: longer than volplane waits before it
+	// returns unused memory.
 	resting = 30 * time.Second
 	// leasing is how long the writes of leases are counted.
 	leasing = time.Minute
-	// tick is the pause between two looks at the programs.
+	// tick is the pause between two checks of the programs.
 	tick = 100 * time.Millisecond
 )
 
-// sidecars are the programs beside a driver that are measured, in a cluster of their own.
+// sidecars are the measured programs beside a driver, in their own cluster.
 type sidecars struct {
 	*arena
 	name    string
@@ -94,7 +94,7 @@ func (s *sidecars) measure(ctx context.Context) error {
 	if s.programs, err = s.start(a); err != nil {
 		return err
 	}
-	// They are ready when they serve. What follows is compared with an attachment for which nothing is taken over.
+	// They are ready when they serve. Later figures are compared with an attachment without a takeover.
 	bound, err := s.appear(ctx, "first")
 	s.figures["first_attach_s_"+s.name] = time.Since(bound).Seconds()
 	if err := errors.Join(err, s.vanish(ctx, "first")); err != nil {
@@ -111,7 +111,7 @@ func (s *sidecars) measure(ctx context.Context) error {
 	return nil
 }
 
-// rest lets the programs rest, and reads their memory.
+// rest waits until the programs are at rest, and reads their memory.
 func (s *sidecars) rest(ctx context.Context, figure string) error {
 	if err := pause(ctx, resting); err != nil {
 		return err
@@ -242,8 +242,8 @@ func (s *sidecars) end(ctx context.Context) error {
 	})
 }
 
-// restart has others take the place of the programs, first after these were killed, then after they were told to end,
-// and measures how long it takes until a new volume is attached.
+// restart starts new programs in the place of the old ones, first after a kill, then after a regular end, and measures
+// how long it takes until a new volume is attached.
 func (s *sidecars) restart(ctx context.Context) error {
 	for _, how := range []struct {
 		figure string
@@ -261,7 +261,7 @@ func (s *sidecars) restart(ctx context.Context) error {
 	return nil
 }
 
-// replace ends the programs and has others take their place.
+// replace ends the programs and starts new ones in their place.
 func (s *sidecars) replace(ctx context.Context, figure string, end func(*plane.Process)) error {
 	before := s.programs
 	var err error
@@ -293,8 +293,7 @@ func (s *sidecars) replace(ctx context.Context, figure string, end func(*plane.P
 	return s.vanish(ctx, figure)
 }
 
-// appear returns when a new claim is bound, and its volume attached to the node of a new Pod, and tells when it was
-// bound.
+// appear returns when a new claim is bound, and its volume attached to the node of a new Pod, and when it was bound.
 func (s *sidecars) appear(ctx context.Context, name string) (bound time.Time, err error) {
 	s.sights.clear()
 	claims := s.client.CoreV1().PersistentVolumeClaims(space)

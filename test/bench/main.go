@@ -73,7 +73,7 @@ func main() {
 // bench measures something n times.
 type bench func(ctx context.Context, figures map[string]any, n int) error
 
-// others declares the flags of benches that need no more than a number.
+// others declares the flags of benchmarks that need only a number.
 func others(instead func(name, usage string, f bench)) {
 	instead("bind", "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own",
 		measureBinding)
@@ -152,8 +152,7 @@ func measureStart(ctx context.Context, dir string, figures map[string]any, round
 	return nil
 }
 
-// measureIdle lets the start's work settle, then watches an interval in which
-// nobody asks for anything.
+// measureIdle lets the start's work settle, then watches an interval without requests.
 func measureIdle(p *plane.Plane, figures map[string]any) error {
 	const interval = 20 * time.Second
 	time.Sleep(10 * time.Second)

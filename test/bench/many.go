@@ -20,8 +20,8 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// measureMany has n claims and their Pods made and mounted at once, and before and after that does to n images by hand
-// what the driver does: a device, a filesystem and a mount, for as many at once as the node agent.
+// measureMany creates and mounts n claims and their Pods in parallel, and before and after that does by hand to n
+// images what the driver does: a device, a filesystem and a mount, with as many in parallel as in the node agent.
 func measureMany(ctx context.Context, figures map[string]any, n int) error {
 	dir, err := os.MkdirTemp("", "volplane-bench-")
 	if err != nil {
@@ -70,8 +70,8 @@ func measureManyClaims(ctx context.Context, dir string, figures map[string]any, 
 	return measureWrites(ctx, p.PID(), client, figures, 10*n)
 }
 
-// measureWrites creates n objects at which no controller looks: what the API server and etcd alone need for a request,
-// of which a claim and its Pod are two before anything is done for them.
+// measureWrites creates n objects that no controller watches, which shows the cost of a request in the API server and
+// etcd alone. A claim and its Pod are two such requests before any other work.
 func measureWrites(ctx context.Context, pid int, client kubernetes.Interface, figures map[string]any, n int) error {
 	before, err := readUsage(pid)
 	if err != nil {
@@ -94,7 +94,7 @@ func measureWrites(ctx context.Context, pid int, client kubernetes.Interface, fi
 	return err
 }
 
-// measureBare mounts n new images with the programs that a person would use, and undoes that.
+// measureBare mounts n new images with the programs that a user would use, and undoes that.
 func measureBare(ctx context.Context, dir string, n int) (time.Duration, error) {
 	devices := make([]string, n)
 	at := func(i int, name string) string { return filepath.Join(dir, fmt.Sprint(i), name) }
@@ -119,7 +119,7 @@ func measureBare(ctx context.Context, dir string, n int) (time.Duration, error) 
 		if devices[i] == "" {
 			return nil
 		}
-		// What was not mounted only has a device.
+		// An image that was not mounted has only a device.
 		_, unmounted := output(ctx, "umount", at(i, "mount"))
 		_, detached := output(ctx, "losetup", "-d", devices[i])
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/test/internal/kubelet"
 )
 
-// mounter is a peer that mounts on a node, and how much it is asked to do.
+// mounter is a peer that mounts on a node, with the number of mounts.
 type mounter struct {
 	name string
 	// free says that the driver needs no attach.
@@ -34,8 +34,8 @@ type mounter struct {
 	median, ninetyNinth, storm time.Duration
 }
 
-// measureMounting has volplane's node agent and a kubelet mount attached volumes: one Pod after the other,
-// many at once, and while a call of the driver hangs.
+// measureMounting has volplane's node agent and a kubelet mount attached volumes: one Pod after the other, many in
+// parallel, and while a call of the driver hangs.
 func measureMounting(ctx context.Context, figures map[string]any, pods int, hang time.Duration) error {
 	peers := []*mounter{
 		{name: "volplane", oneByOne: 200, run: runAgent},
@@ -157,7 +157,7 @@ func runKubelet(_ context.Context, w *ward) error {
 // besideHanging measures Pods while the driver does not answer for the volume of another Pod, and before
 // and after that.
 func (w *ward) besideHanging(ctx context.Context, figures map[string]any, hang time.Duration) error {
-	// They are to be done by the time that the call is answered.
+	// They should be done by the time the call is answered.
 	n := int(hang / (600 * time.Millisecond))
 	before, err := w.oneByOne(ctx, n)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// measureMount8 mounts and unmounts one volume n times by the helpers of mount(8). The time of the driver's calls is
-// taken off, and is a figure of its own.
+// measureMount8 mounts and unmounts one volume n times with the helpers of mount(8). The time of the driver's calls is
+// subtracted, and is a separate figure.
 func measureMount8(ctx context.Context, figures map[string]any, n int) error {
 	dir, err := os.MkdirTemp("", "volplane-bench-")
 	if err != nil {
@@ -55,7 +55,7 @@ type mount8 struct {
 }
 
 func (m mount8) measure(ctx context.Context, figures map[string]any, n int) error {
-	// The first mount makes the volume, too.
+	// The first mount also creates the volume.
 	if _, err := m.run(ctx, "mount.volplane", "data", m.dir); err != nil {
 		return err
 	}

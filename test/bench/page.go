@@ -19,16 +19,15 @@ import (
 )
 
 const (
-	// pageTabs is how many tabs look at an idle plane, for idleTime, of which settleTime before is not counted.
+	// pageTabs is how many tabs show an idle plane during idleTime, after settleTime, which is not counted.
 	pageTabs   = 10
 	idleTime   = time.Minute
 	settleTime = 15 * time.Second
-	// stale is longer than the page shows what it saw a moment ago.
+	// stale is longer than the page shows a recent sight.
 	stale = 1500 * time.Millisecond
 )
 
-// measurePage measures the first page of a plane with n bound claims, and what it costs to look at it while nothing
-// happens.
+// measurePage measures the first page of a plane with n bound claims, and the cost of open tabs while nothing happens.
 func measurePage(ctx context.Context, figures map[string]any, n, rounds int) error {
 	figures["page_volumes"] = n
 	return withMany(ctx, n, func(p *plane.Plane, client kubernetes.Interface) error {
@@ -75,7 +74,7 @@ func invited(ctx context.Context, p *plane.Plane) (*http.Client, string, error) 
 	return browser, link, err
 }
 
-// loads measures how long the whole first page takes: at once after the invitation, again, and after a change.
+// loads measures how long the whole first page takes: immediately after the invitation, again, and after a change.
 func loads(
 	ctx context.Context, browser *http.Client, client kubernetes.Interface, root string, figures map[string]any,
 	rounds int,
@@ -108,7 +107,7 @@ func loads(
 	return nil
 }
 
-// load returns how long it takes until a whole answer has come.
+// load returns how long it takes to receive a whole answer.
 func load(ctx context.Context, browser *http.Client, address string) (time.Duration, error) {
 	began := time.Now()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -157,7 +156,7 @@ func openTab(ctx context.Context, browser *http.Client, root string) error {
 	return nil
 }
 
-// costs watches a process for a while in which nobody asks for anything.
+// costs observes a process for a while without requests.
 func costs(p *plane.Plane, figures map[string]any, figure string) error {
 	time.Sleep(settleTime)
 	before, err := readUsage(p.PID())

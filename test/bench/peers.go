@@ -37,8 +37,8 @@ type arena struct {
 	fail context.CancelCauseFunc
 }
 
-// newArena starts an arena, which the caller must close. Its context ends when a program of the arena ends
-// by itself.
+// newArena starts an arena, which the caller must close. Its context ends when a program of the arena exits
+// unexpectedly.
 func newArena(ctx context.Context, delay time.Duration) (*arena, context.Context, error) {
 	dir, err := os.MkdirTemp("", "bench-")
 	if err != nil {

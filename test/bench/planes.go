@@ -38,8 +38,8 @@ type manyPlanes struct {
 	stops []func()
 }
 
-// measurePlanes measures three control planes over one etcd: what one that waits costs, how long a claim takes, and
-// what users see of the end of a control plane and of a member.
+// measurePlanes measures three control planes over one etcd: the cost of a waiting one, the time for a claim, and what
+// users notice when a control plane or a member ends.
 func measurePlanes(ctx context.Context, figures map[string]any, n int) (err error) {
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
@@ -172,7 +172,7 @@ func (m *manyPlanes) leader(ctx context.Context) (string, error) {
 	return plane.Leader(ctx, m.clients["n1"], maps.Keys(m.planes))
 }
 
-// another returns a control plane beside one.
+// another returns a different control plane.
 func another(name string) string { return map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[name] }
 
 // measureWaiting measures a control plane that does not lead, while nothing happens.
@@ -201,8 +201,8 @@ func (m *manyPlanes) measureWaiting(ctx context.Context, figures map[string]any)
 	return nil
 }
 
-// measureEnds measures how long after the end of the control plane that leads a claim of another host is mounted, and
-// how many commands fail meanwhile on the host whose control plane has ended.
+// measureEnds measures how long after the end of the leading control plane a claim of another host is mounted, and how
+// many commands fail until then on the host whose control plane has ended.
 func (m *manyPlanes) measureEnds(ctx context.Context, figures map[string]any, n int) error {
 	var commands, failed atomic.Int64
 	for how, end := range map[string]func(*plane.Plane){"sigterm": (*plane.Plane).Stop, "sigkill": (*plane.Plane).Kill} {

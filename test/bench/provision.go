@@ -81,7 +81,7 @@ func measurePeer(
 	if err := run(ctx, a); err != nil {
 		return 0, 0, err
 	}
-	// The peer is ready when it serves: a first claim comes and goes.
+	// The peer is ready when it serves: a first claim is created and deleted.
 	if _, err := a.life(ctx, "first"); err != nil {
 		return 0, 0, err
 	}

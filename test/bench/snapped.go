@@ -20,8 +20,8 @@ import (
 )
 
 // measureSnapped measures the memory of controllers while many volumes exist with a snapshot of each, and nothing
-// happens: volplane's controllers in one process, those of them that run beside a driver in a cluster as users run
-// them, and Kubernetes' two controllers of snapshots.
+// happens: volplane's controllers in one process, volplane's controllers for a cluster, as users run them, and
+// Kubernetes' two controllers of snapshots.
 func measureSnapped(ctx context.Context, figures map[string]any, volumes int) error {
 	a, ctx, err := newWired(ctx, volumes)
 	if err != nil {
@@ -59,7 +59,7 @@ func measureSnapped(ctx context.Context, figures map[string]any, volumes int) er
 	return nil
 }
 
-// snapped makes the snapshot of a wired volume and its content as the controllers leave them.
+// snapped creates the snapshot of a wired volume and its content in their final state.
 func (a *arena) snapped(ctx context.Context, name string) error {
 	contents := a.dynamic.Resource(snapshotResource(volume.ResourceSnapshotContents))
 	snapshots := a.dynamic.Resource(snapshotResource(volume.ResourceSnapshots)).Namespace(space)
@@ -126,7 +126,7 @@ func (a *arena) quiet(ctx context.Context) error {
 	})
 }
 
-// oursInACluster runs those controllers of volplane that are for a cluster, as they are run there.
+// oursInACluster runs volplane's controllers for a cluster, as users run them there.
 func (a *arena) oursInACluster() ([]*plane.Process, error) {
 	args := []string{
 		"controller", "--kubeconfig=" + a.server.AdminKubeconfig(), "--csi-address=" + a.driver.socket,

@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// snapshotter is a peer that takes snapshots, and how much it is asked to do.
+// snapshotter is a peer that takes snapshots, with the number of snapshots.
 type snapshotter struct {
 	name              string
 	snapshots, rounds int
@@ -29,7 +29,7 @@ type snapshotter struct {
 	taken, deleted, cpu []float64
 }
 
-// measureSnapshots has volplane and Kubernetes' controllers take a snapshot of each of many volumes, and delete them.
+// measureSnapshots makes volplane and Kubernetes' controllers take a snapshot of each of many volumes, and delete them.
 func measureSnapshots(ctx context.Context, figures map[string]any, snapshots, rounds int) error {
 	peers := []*snapshotter{
 		{name: "volplane", snapshots: snapshots, rounds: rounds, run: func(ctx context.Context, a *arena) error {
@@ -68,7 +68,7 @@ func measureSnapshots(ctx context.Context, figures map[string]any, snapshots, ro
 
 // measure plays one round.
 func (p *snapshotter) measure(ctx context.Context, figures map[string]any) error {
-	// The peer is ready when it serves: a first snapshot, of a volume of its own, comes and goes.
+	// The peer is ready when it serves: a first snapshot, of a volume of its own, is created and deleted.
 	a, ctx, err := newWired(ctx, p.snapshots+1)
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func snapshotResource(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: volume.GroupSnapshot, Version: "v1", Resource: resource}
 }
 
-// snapshotsServed waits until the API server serves snapshots, and makes their class.
+// snapshotsServed waits until the API server serves snapshots, and creates their class.
 func (a *arena) snapshotsServed(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		for _, resource := range []string{
@@ -199,7 +199,7 @@ func snapshotObject(kind, name string) *unstructured.Unstructured {
 	}}
 }
 
-// snap takes a snapshot of each of these claims, which has the claim's name, and returns when all are ready.
+// snap takes a snapshot of each of these claims, under the claim's name, and returns when all are ready.
 func (a *arena) snap(ctx context.Context, claims []string) error {
 	ready := map[string]bool{}
 	done, stop := a.until(ctx, a.snapshots(), func(o any, _ bool) bool {
@@ -221,7 +221,7 @@ func (a *arena) snap(ctx context.Context, claims []string) error {
 	}), done())
 }
 
-// unsnap deletes snapshots, and returns when all are gone, which the drivers' snapshots are before them.
+// unsnap deletes snapshots, and returns when all are gone, after the driver's snapshots.
 func (a *arena) unsnap(ctx context.Context, names []string) error {
 	gone := map[string]bool{}
 	done, stop := a.until(ctx, a.snapshots(), func(o any, deleted bool) bool {

@@ -27,18 +27,18 @@ import (
 // ward1 is the node's name.
 const ward1 = "n1"
 
-// ward is an arena with one node, whose driver answers at once. The benchmark attaches the volumes.
+// ward is an arena with one node, whose driver answers immediately. The benchmark attaches the volumes.
 type ward struct {
 	*arena
 	root   string
 	free   bool
 	plugin *plugin.Driver
-	// sights are when volumes were seen to be published and to be unstaged.
+	// sights has the times at which volumes were seen to be published and to be unstaged.
 	sights  *sights
 	hanging atomic.Pointer[hanging]
 	// calls is how often the driver was asked to change something.
 	calls atomic.Int64
-	// volumes is how many there are, told those that the node may mount.
+	// volumes is their number, and told are those that the node may mount.
 	volumes int
 	told    []string
 	stop    func() error
@@ -238,7 +238,7 @@ func (w *ward) oneByOne(ctx context.Context, n int) ([]time.Duration, error) {
 			return nil, err
 		}
 	}
-	// They may be detached: nobody uses them any more.
+	// They may be detached: they are no longer in use.
 	w.told = slices.DeleteFunc(w.told, func(v string) bool { return slices.Contains(names, v) })
 	return times, nil
 }

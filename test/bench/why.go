@@ -21,8 +21,8 @@ import (
 // whyDriver is a driver that does not provision and does not attach.
 const whyDriver = "why.example.com"
 
-// measureWhy asks about one of n bound claims, first while no volume is attached and then while all are.
-// The time is that of the whole program.
+// measureWhy explains one of n bound claims, first while no volume is attached and then while all are. The time is that
+// of the whole program.
 func measureWhy(ctx context.Context, figures map[string]any, n, rounds int) error {
 	figures["why_volumes"] = n
 	return withMany(ctx, n, func(p *plane.Plane, client kubernetes.Interface) error {
@@ -52,7 +52,7 @@ func withMany(ctx context.Context, n int, f func(p *plane.Plane, client kubernet
 	return f(p, client)
 }
 
-// askAboutMany asks about one of n claims.
+// askAboutMany explains one of n claims.
 func askAboutMany(
 	ctx context.Context, p *plane.Plane, client kubernetes.Interface, figures map[string]any, n, rounds int,
 ) error {
@@ -78,7 +78,7 @@ func askAboutMany(
 	return askFromFar(ctx, figures, p.Kubeconfig(), p.Kubeconfig()+".far", rounds)
 }
 
-// askFromFar asks as an administrator of a distant cluster, about one claim and about all.
+// askFromFar explains one claim and all of them, as an administrator of a distant cluster.
 func askFromFar(ctx context.Context, figures map[string]any, kubeconfig, far string, rounds int) error {
 	stop, err := farAway(kubeconfig, far)
 	if err != nil {
@@ -95,7 +95,7 @@ func askFromFar(ctx context.Context, figures map[string]any, kubeconfig, far str
 	return nil
 }
 
-// askWhy returns the median time of a question. An answer that something waits is no error.
+// askWhy returns the median time of an explanation. An exit code for something that waits is not an error.
 func askWhy(ctx context.Context, kubeconfig string, rounds int, what ...string) (time.Duration, error) {
 	var times []time.Duration
 	for range rounds {

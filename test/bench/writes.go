@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// writes returns how often the API server was asked to change what, as it counts
-// itself: "PATCH nodes/status", with the code when it refused.
+// writes counts the API server's requests that change something, from its own metrics: "PATCH nodes/status", with the
+// code if it was refused.
 func (a *arena) writes(ctx context.Context) (map[string]float64, error) {
 	text, err := a.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -46,9 +46,8 @@ func (a *arena) writes(ctx context.Context) (map[string]float64, error) {
 	return out, nil
 }
 
-// report writes how often each was asked for since before, for each of n, and
-// returns the counts of now. The requests of the benchmark itself, which makes
-// and deletes Pods and plays the nodes, are among them.
+// report writes the number of requests since before, divided by n, and returns the current counts. The requests of the
+// benchmark itself, which creates and deletes Pods and plays the nodes, are among them.
 func (a *arena) report(
 	ctx context.Context, figures map[string]any, name string, before map[string]float64, n int,
 ) (map[string]float64, error) {

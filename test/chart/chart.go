@@ -19,12 +19,12 @@ import (
 	"volplane.dev/volplane/internal/observe"
 )
 
-// files are the parts of the chart that are no objects of the manifests.
+// files are the parts of the chart that are not objects of the manifests.
 //
 //go:embed all:files
 var files embed.FS
 
-// chart returns the files of the chart, of a repository with the given top.
+// chart returns the files of the chart, given the top of the repository.
 func chart(root string) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	err := fs.WalkDir(files, "files", func(name string, d fs.DirEntry, err error) error {
@@ -51,7 +51,7 @@ func chart(root string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// written are the conditions under which each kind of object is rendered, besides the shape.
+// written are the conditions under which each kind of object is rendered, in addition to the shape.
 func written() map[string]string {
 	return map[string]string{
 		"ServiceAccount": ".Values.serviceAccount.create", "CSIDriver": ".Values.csiDriver.create",
@@ -193,7 +193,7 @@ func addRules(root string, out map[string][]byte) error {
 	return nil
 }
 
-// clusterRules returns a rule file without the alerts about what volplaned alone serves, which no cluster has.
+// clusterRules returns the rule file without alerts about metrics that only volplaned serves, which no cluster has.
 func clusterRules(file []byte) []byte {
 	const begin = "      - alert: "
 	var plane []string
@@ -213,7 +213,7 @@ func clusterRules(file []byte) []byte {
 }
 
 // schemaOf returns the JSON schema for values like the default ones: each has the type of its default, and no others
-// are allowed. What a default does not show is in restrictions.
+// are allowed. Restrictions that a default does not show are in restrictions.
 func schemaOf(values []byte) ([]byte, error) {
 	var defaults map[string]any
 	if err := yaml.Unmarshal(values, &defaults); err != nil {
@@ -232,7 +232,7 @@ func schemaOf(values []byte) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// schemaAt returns the schema of a value at a path, and takes its restriction out of the known ones.
+// schemaAt returns the schema of a value at a path, and removes its restriction from the known ones.
 func schemaAt(at string, v any, known map[string]map[string]any) map[string]any {
 	if r, is := known[at]; is {
 		delete(known, at)

@@ -83,7 +83,7 @@ func rendered(t *testing.T, args ...string) map[string]any {
 	return objects(t, out)
 }
 
-// objects returns objects by their kinds and names, without what a chart adds to them.
+// objects returns objects by their kinds and names, without the chart's additions.
 func objects(t *testing.T, text string) map[string]any {
 	t.Helper()
 	out := map[string]any{}
@@ -105,8 +105,8 @@ func objects(t *testing.T, text string) map[string]any {
 	return out
 }
 
-// bare returns a value without empty fields and without the labels that only a chart's objects have. The rules of a
-// role have no order, and what is in them neither.
+// bare returns a value without empty fields and without the labels that only a chart's objects have. The order of a
+// role's rules, and of their elements, does not matter.
 func bare(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -196,7 +196,7 @@ func TestTheChartIsTheManifests(t *testing.T) {
 	}
 }
 
-// TestRefusedValues: what cannot be meant is said, and nothing is rendered.
+// TestRefusedValues: invalid values are reported, and nothing is rendered.
 func TestRefusedValues(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"controller.replica=1", "additional properties 'replica' not allowed"},

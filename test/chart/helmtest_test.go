@@ -47,8 +47,8 @@ func created(t *testing.T) (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleB
 	return role, binding, pod
 }
 
-// TestHelmTest does what 'helm test' has a cluster do: with the rights that the chart gives it, the Pod fails without
-// the CSIDriver, and without the rights, and succeeds with both.
+// TestHelmTest does what 'helm test' makes a cluster do: with the rights from the chart, the Pod fails without the
+// CSIDriver or without the rights, and succeeds with both.
 func TestHelmTest(t *testing.T) {
 	role, binding, pod := created(t)
 	s := standalonetest.Start(t)
@@ -75,7 +75,7 @@ func TestHelmTest(t *testing.T) {
 		}
 		return ""
 	}
-	// The API server's authorizer hears of a role after its creation.
+	// The API server's authorizer sees a role some time after its creation.
 	eventually := func(want int, says string) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() string { return runs(want, says) })

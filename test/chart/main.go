@@ -1,6 +1,6 @@
 // Command chart writes the Helm chart of the manifests that volplane prints: package manifest makes the objects, once
-// with words in the place of each value, and the words become templates. What is not about an object of the manifests
-// is in files.
+// with placeholders for each value, and the placeholders become templates. Everything that does not concern an object
+// of the manifests is in files.
 package main
 
 import (

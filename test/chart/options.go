@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/manifest"
 )
 
-// Texts and numbers that stand for values. The driver's name is so long that names of objects have it in a shorter
-// form.
+// These texts and numbers are placeholders for values. The driver's name is so long that names of objects have it in a
+// shorter form.
 const (
 	wordDriver    = "word-driver.with-a-name-of.more-than-forty.characters"
 	wordNamespace = "word-namespace"
@@ -53,7 +53,7 @@ func sentinels() words {
 	}
 }
 
-// options returns options in which everything is a word that the values have.
+// options returns options in which every value is a placeholder.
 func options(shape string) manifest.Options {
 	o := manifest.Defaults()
 	o.Driver, o.Namespace, o.Name = wordDriver, wordNamespace, wordName
@@ -129,7 +129,7 @@ type variant struct {
 	change    func(*manifest.Options)
 }
 
-// variants returns the conditions of a shape. Each is independent of the others.
+// variants returns the conditions of a shape, which are independent of each other.
 func variants(shape string) []variant {
 	out := []variant{
 		{".Values.node.hostNetwork", func(o *manifest.Options) { o.HostNetwork = true }},

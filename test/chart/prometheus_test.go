@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/observe"
 )
 
-// documents returns the texts of the objects of one kind that helm makes of values.
+// documents returns the texts of the objects of one kind that helm renders from values.
 func documents(t *testing.T, kind string, args ...string) (out []string) {
 	t.Helper()
 	text, complaints, err := helm(t, append([]string{
@@ -93,7 +93,7 @@ func portsCalled(pod corev1.PodSpec, name string) (n int) {
 }
 
 // TestPrometheusRule: the operator's type has every field of the object, and its rules are those of the file that
-// Prometheus reads without an operator, but for those about what volplaned alone serves.
+// Prometheus reads without an operator, except those about metrics that only volplaned serves.
 func TestPrometheusRule(t *testing.T) {
 	rule := only[monitoringv1.PrometheusRule](t, documents(t, "PrometheusRule",
 		"--set=prometheus.rules.enabled=true,prometheus.rules.additionalLabels.release=p"))

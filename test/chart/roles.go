@@ -17,7 +17,7 @@ import (
 // elects is the condition of leader election.
 const elects = `include "volplane.elects" .`
 
-// rule is a rule of a role, with what it has for which controllers.
+// rule is a rule of a role, with its elements and the controllers that need them.
 type rule struct {
 	group, resource string
 	verbs, names    []need
@@ -39,7 +39,7 @@ func (n needers) note(controller string, leads bool) {
 	}
 }
 
-// condition returns the conditions under which one of the controllers needs it.
+// condition returns the conditions under which a controller needs it.
 func (n needers) condition() []string {
 	var all, out []string
 	for _, c := range app.ClusterControllers() {
@@ -61,8 +61,8 @@ func (n needers) condition() []string {
 	return all
 }
 
-// addRoles adds a template with the roles and bindings. What a rule has depends on the controllers that the values
-// name.
+// addRoles adds a template with the roles and bindings. The elements of a rule depend on the controllers that the
+// values name.
 func addRoles(_ string, out map[string][]byte) error {
 	o := options(manifest.Deployment)
 	o.WithoutRBAC, o.WithoutNodes, o.WithoutCSIDriver, o.WithoutAccounts = false, true, true, true
@@ -134,7 +134,7 @@ func secretReaders() string {
 	return cmp.Or(anyOf(of.condition()), "true")
 }
 
-// secrets returns the rule for Secrets, with the names that an expression gives; empty for all Secrets.
+// secrets returns the rule for Secrets, with the names from an expression; empty means all Secrets.
 func secrets(condition, names string) *node {
 	n := &node{fields: []*node{{key: "apiGroups", elements: []*node{{scalar: ""}}}}}
 	if condition != "" {
@@ -161,7 +161,7 @@ func conditions(all []*node) []string {
 // onNodes is the condition of controllers that work on each node.
 const onNodes = ".Values.nodeDeployment"
 
-// rulesOf returns the rules of the roles in a namespace, but that for Secrets. Some are others on each node.
+// rulesOf returns the rules of the roles in a namespace, except that for Secrets. Some differ on each node.
 func rulesOf(namespace string) []*node {
 	usual, others := ruleNodes(namespace, false), ruleNodes(namespace, true)
 	among := func(n *node, all []*node) bool {

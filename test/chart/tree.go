@@ -12,7 +12,8 @@ import (
 type node struct {
 	// key is the name of a field; empty for the element of a list.
 	key string
-	// when are conditions, one of which must hold, unless there are none; none of the conditions in unless may hold.
+	// when are alternative conditions, one of which must hold; empty means always. None of the conditions in unless may
+	// hold.
 	when, unless []string
 	// expr is where the whole part is in the values. A spread part has the same place as its fellows.
 	expr   string
@@ -22,8 +23,8 @@ type node struct {
 	scalar           any
 }
 
-// A text that begins with the mark says that a part of the object is in the values: as many levels above the text as
-// the number says, or, with a star, as fellows of the field or element in which it is.
+// A text with this prefix means that a part of the object comes from the values: as many levels above the text as the
+// number says, or, with a star, as siblings of the field or element that contains it.
 const mark = "values:"
 
 // at returns such a text.
@@ -52,7 +53,7 @@ func placeOf(text string) place {
 	return p
 }
 
-// tree returns the parts of a value, and what is said in it of a part above.
+// tree returns the parts of a value, and expressions in it about a part above.
 func tree(key string, v any) (*node, place) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -100,7 +101,7 @@ func listTree(key string, v []any) (*node, place) {
 	return n.whole(n.elements), place{}
 }
 
-// whole returns the part as one of the values if it has nothing else.
+// whole returns the part as an expression if it has nothing else.
 func (n *node) whole(parts []*node) *node {
 	if len(parts) == 1 && parts[0].spread {
 		return &node{key: n.key, expr: parts[0].expr}
@@ -108,7 +109,7 @@ func (n *node) whole(parts []*node) *node {
 	return n
 }
 
-// above returns the part with the key in the place of what a part of it says, or hands on what it says.
+// above returns the node for the key whose place a part of it takes, or passes the place on to the level above.
 func above(key string, p place) (*node, place) {
 	if p.levels--; p.levels == 0 {
 		return &node{key: key, expr: p.expr}, place{}
@@ -139,7 +140,7 @@ func (n *node) text() string {
 	return fmt.Sprint(n.key, n.expr, n.spread, string(text), below)
 }
 
-// overlay adds to a tree what differs in a variant of it, which is rendered if a condition holds.
+// overlay adds the differences of a variant to a tree, which are rendered if a condition holds.
 func (n *node) overlay(variant *node, condition string) error {
 	fields, err := merge(n.fields, variant.fields, condition, func(c *node) string { return c.key + c.expr })
 	if err != nil {
@@ -185,7 +186,7 @@ func merge(base, variant []*node, condition string, identity func(*node) string)
 	return out, nil
 }
 
-// join returns what becomes of a part that is in both: itself with what differs in it, or both if it has no parts.
+// join merges a part that is in both: itself with its differences, or both if it has no parts.
 func (n *node) join(variant *node, condition string) ([]*node, error) {
 	if len(n.fields)+len(n.elements) > 0 || n.text() == variant.text() {
 		return []*node{n}, n.overlay(variant, condition)

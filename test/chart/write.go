@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// words are texts that manifests are made with, and where they are in the values instead.
+// words are the placeholders with which manifests are made, and the expressions that replace them.
 type words [][2]string
 
 // expression is a scalar that a template makes, as JSON.
@@ -29,8 +29,8 @@ func (t *text) put(indent int, line string) {
 // object writes a whole object.
 func (t *text) object(n *node) { t.fields(n.fields, 0, "") }
 
-// fields writes the fields of an object. The first of an element of a list stands beside its dash; conditions cannot
-// stand there, so a field without any comes first.
+// fields writes the fields of an object. The first field of a list element is on the line of its dash, where no
+// condition is possible, so an unconditional field comes first.
 func (t *text) fields(all []*node, indent int, dash string) {
 	if dash != "" {
 		i := slices.IndexFunc(all, func(n *node) bool { return !n.optional() })
@@ -65,7 +65,7 @@ func (t *text) spread(n *node, indent int) {
 	t.put(0, fmt.Sprintf("{{- with %s }}{{ toYaml . | nindent %d }}{{- end }}", n.expr, indent))
 }
 
-// value writes a value after what is before it on its line.
+// value writes a value after the existing text of its line.
 func (t *text) value(n *node, indent int, before string, below int) {
 	switch {
 	case len(n.fields) > 0:
@@ -116,7 +116,7 @@ func (n *node) condition() string {
 	return allOf(when, "not ("+unless+")")
 }
 
-// allOf joins two conditions, of which the second may be empty.
+// allOf joins two conditions, the second of which may be empty.
 func allOf(a, b string) string {
 	if b == "" {
 		return a
@@ -131,7 +131,7 @@ func anyOf(conditions []string) string {
 	return "or (" + strings.Join(conditions, ") (") + ")"
 }
 
-// scalar returns a value, in which words stand for what is in the values.
+// scalar returns a value with placeholders replaced by expressions over the values.
 func (t *text) scalar(n *node) string {
 	switch {
 	case n.fields != nil:
@@ -154,7 +154,7 @@ func (t *text) scalar(n *node) string {
 	return number
 }
 
-// string returns a text, in which words stand for what is in the values.
+// string returns a text with placeholders replaced by expressions over the values.
 func (t *text) string(whole string) string {
 	format, used := strings.ReplaceAll(whole, "%", "%%"), []string{}
 	for {
@@ -174,7 +174,7 @@ func (t *text) string(whole string) string {
 	return "{{ printf " + quoted(format) + " (" + strings.Join(used, ") (") + ") | quote }}"
 }
 
-// first returns where the first word of a text is; less than 0 if there is none.
+// first returns the position of the first placeholder in a text; negative if there is none.
 func (t *text) first(in string) (at int, word [2]string) {
 	at = -1
 	for _, w := range t.words {

@@ -17,7 +17,7 @@ type row struct {
 	play func(w *world)
 }
 
-// TestDocker plays what docker does with containers.
+// TestDocker plays docker's actions on containers.
 func TestDocker(t *testing.T) {
 	t.Parallel()
 	playDocker(t, []row{
@@ -32,7 +32,8 @@ func TestDocker(t *testing.T) {
 	})
 }
 
-// TestDockerWithoutPlugin plays what docker does while the plugin does not answer, some of it by clocks of its own.
+// TestDockerWithoutPlugin plays docker's actions while the plugin does not respond, some of them driven by docker's own
+// timers.
 func TestDockerWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	playDocker(t, []row{
@@ -43,7 +44,7 @@ func TestDockerWithoutPlugin(t *testing.T) {
 	})
 }
 
-// TestDockerKilled plays what happens to volumes when the programs that manage them are killed.
+// TestDockerKilled: volumes while the programs that manage them are killed.
 func TestDockerKilled(t *testing.T) {
 	t.Parallel()
 	playDocker(t, []row{
@@ -86,7 +87,7 @@ func twoContainers(w *world) {
 	w.gone("two")
 }
 
-// copyWhileRunning: docker mounts and unmounts by the id of the container, which keeps running.
+// copyWhileRunning: docker mounts and unmounts under the id of the container, which keeps running.
 func copyWhileRunning(w *world) {
 	w.volume("cp")
 	w.sleeps("cp", "cp")
@@ -116,7 +117,8 @@ func copyUp(w *world) {
 	w.docker("volume", "rm", "seeded")
 }
 
-// missingVolume: a volume that is missing is made as ours if the command names the driver, and another is never taken.
+// missingVolume: a missing volume is created as ours if the command names the driver, and an existing one is never
+// replaced.
 func missingVolume(w *world) {
 	args := func(name string) []string {
 		return []string{
@@ -232,7 +234,7 @@ func downAtStart(w *world) {
 	w.gone("late")
 }
 
-// downAtStop: docker gives up to unmount, and mounts by the same id when the container starts again.
+// downAtStop: docker gives up the unmount, and mounts under the same id when the container starts again.
 func downAtStop(w *world) {
 	w.volume("deaf")
 	w.sleeps("deaf", "deaf")
@@ -269,7 +271,7 @@ func killContainers(w *world) {
 	w.gone("dead")
 }
 
-// running waits until docker has started a container by itself.
+// running waits until docker has started a container on its own.
 func (w *world) running(name string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
@@ -314,7 +316,7 @@ func downAtDaemonStart(w *world) {
 	w.gone("early")
 }
 
-// liveRestore: the container keeps running without docker, which unmounts by the old id.
+// liveRestore: the container keeps running without docker, which unmounts under the old id.
 func liveRestore(w *world) {
 	w.engine.Stop()
 	w.startDocker("--live-restore")
@@ -330,7 +332,7 @@ func liveRestore(w *world) {
 	w.gone("live")
 }
 
-// setGrace has another plugin take the place of the one there is, with another grace.
+// setGrace replaces the plugin by one with another grace period.
 func (w *world) setGrace(grace time.Duration) {
 	w.t.Helper()
 	w.plugin.Stop()
@@ -340,7 +342,7 @@ func (w *world) setGrace(grace time.Duration) {
 	}
 }
 
-// stays looks longer than the grace whether a volume that a container has stays mounted.
+// stays checks, for longer than the grace period, that a container's volume stays mounted.
 func (w *world) stays(claim string, grace time.Duration) {
 	w.t.Helper()
 	end := time.After(grace * 4 / 3)

@@ -26,7 +26,7 @@ func examples(t *testing.T, language string) []string {
 	return out
 }
 
-// TestComposeFile: the compose file names our driver, with options that the plugin takes.
+// TestComposeFile: the compose file names our driver, with options that the plugin accepts.
 func TestComposeFile(t *testing.T) {
 	var file struct {
 		Services map[string]struct{ Image string }
@@ -50,7 +50,7 @@ func TestComposeFile(t *testing.T) {
 	}
 }
 
-// TestQuadlets: podman's generator, which Debian's podman 4.3 lacks, makes units of the Quadlets. A restart of the
+// TestQuadlets: podman's generator, which Debian's podman 4.3 lacks, makes units from the Quadlets. A restart of the
 // control plane stops neither of them.
 func TestQuadlets(t *testing.T) {
 	all := examples(t, "ini")

@@ -10,7 +10,7 @@ import (
 
 const otherNode = "node2"
 
-// nodeAgent serves the plugin by the agent of another host, which has volumes of its own.
+// nodeAgent serves the plugin from the agent of another host, which has volumes of its own.
 func nodeAgent(w *world) []string {
 	w.t.Helper()
 	invitation, err := w.plane.Invite(otherNode)
@@ -24,7 +24,7 @@ func nodeAgent(w *world) []string {
 }
 
 // TestDockerOfANodeAgent: the docker of a host that has joined a control plane gets volumes of this host. Its
-// containers go on while the agent and the control plane are killed, run again when docker does, and nothing is left
+// containers continue while the agent and the control plane are killed, run again when docker does, and nothing is left
 // on the host at the end.
 func TestDockerOfANodeAgent(t *testing.T) {
 	t.Parallel()

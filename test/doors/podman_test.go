@@ -34,7 +34,7 @@ func (w *world) podmanRun(args ...string) (string, error) {
 	return w.tryPodman(append([]string{"run", "--network", "none", "--security-opt", "seccomp=unconfined"}, args...)...)
 }
 
-// configurePodman writes what makes podman run here: without the right to raise limits, and without systemd.
+// configurePodman writes the settings that podman needs here: without the right to raise limits, and without systemd.
 func (w *world) configurePodman() {
 	w.t.Helper()
 	for name, text := range map[string]string{
@@ -52,8 +52,8 @@ func (w *world) configurePodman() {
 
 const podmanImage = "localhost/" + image
 
-// TestPodman: podman counts its containers itself, and mounts by one id for all. It waits for five seconds: a mount
-// that takes longer is available for the next try.
+// TestPodman: podman counts its containers itself, and mounts under one id for all. It waits for five seconds: a mount
+// that takes longer is ready at the next try.
 func TestPodman(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

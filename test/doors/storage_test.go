@@ -20,16 +20,16 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// storageGrace is how long an unused volume stays. A row takes less from its call to its use. When all are in use, the
-// volume that is not need not stay as long.
+// storageGrace is how long an unused volume stays. A row takes less from its call to its use. When all others are in
+// use, the unused volume need not stay as long.
 const (
 	storageGrace      = 20 * time.Second
 	storageShortGrace = 5 * time.Second
 )
 
 // TestStorageProvider: a volume that was acquired stays as long as it is in use in any way, even if its provider and
-// volplaned are killed, and no longer. There is no program of systemd with storage volumes here: the test does with
-// descriptors what mount.storage does.
+// volplaned are killed, and no longer. No systemd with storage volumes is available here: the test handles descriptors
+// as mount.storage does.
 func TestStorageProvider(t *testing.T) {
 	t.Parallel()
 	w := newStorageWorld(t)
@@ -236,7 +236,7 @@ func (w *world) holds(file *os.File, program string, args ...string) (end func()
 	}
 }
 
-// onlyUnusedGoes waits until an unused volume is gone, and checks that all others still exist.
+// onlyUnusedGoes waits until an unused volume is removed, and checks that all others still exist.
 func (w *world) onlyUnusedGoes(name string) {
 	w.t.Helper()
 	_ = w.acquire(name, `"createSizeBytes":16777216`).Close()
@@ -253,7 +253,7 @@ func (w *world) onlyUnusedGoes(name string) {
 	}
 }
 
-// endStorage checks what is in a volume, deletes all, and waits until nothing is left.
+// endStorage checks the content of a volume, deletes all volumes, and waits until nothing is left.
 func (w *world) endStorage() {
 	w.t.Helper()
 	fd := w.acquire("directory", `"readOnly":true`)

@@ -25,12 +25,12 @@ import (
 const (
 	// patience bounds each wait.
 	patience = 2 * time.Minute
-	// grace is how long a container counts that nothing has mounted: longer than docker takes to start one. shortGrace
-	// is for containers that run.
+	// grace is how long a container without any mount counts: longer than docker takes to start one. shortGrace is for
+	// running containers.
 	grace      = 30 * time.Second
 	shortGrace = 6 * time.Second
 	image      = "lab/busybox:1"
-	// docker is Debian's: the PATH may have another program of the name.
+	// docker is Debian's: the PATH may have another program with that name.
 	docker, dockerd = "/usr/bin/docker", "/usr/sbin/dockerd"
 )
 
@@ -76,7 +76,7 @@ func newWorld(t *testing.T, serve func(w *world) []string) *world {
 	return w
 }
 
-// ownProgram serves the plugin by a program that does nothing else.
+// ownProgram serves the plugin from a program that does nothing else.
 func ownProgram(w *world) []string { return w.pluginArgs(grace) }
 
 func (w *world) pluginArgs(grace time.Duration) []string {
@@ -207,7 +207,7 @@ func (w *world) docker(args ...string) string {
 	return out
 }
 
-// volume makes a volume with a file in it.
+// volume creates a volume with a file in it.
 func (w *world) volume(name string) {
 	w.t.Helper()
 	w.docker("volume", "create", "-d", w.driver, "-o", "size=16Mi", name)
@@ -272,11 +272,11 @@ func (w *world) nothingUses() {
 	})
 }
 
-// gone says that a row is over, and nothing uses its volume after a while: see end.
+// gone marks a row as finished: nothing uses its volume after a while; see end.
 func (w *world) gone(volume string) { w.over = append(w.over, volume) }
 
-// end waits until nothing uses the volumes of all rows, removes them, whose files are as they were, and waits until
-// nothing is left.
+// end waits until nothing uses the volumes of all rows, removes the volumes, whose files must be unchanged, and waits
+// until nothing is left.
 func (w *world) end() {
 	w.t.Helper()
 	w.nothingUses()
@@ -307,7 +307,7 @@ func errorText(err error) string {
 }
 
 // holdingThreads returns the threads that have loop devices mounted in a mount namespace of their own, with their
-// names: an engine that never ends such a thread keeps the volume in use for which it was made.
+// names: an engine that never ends such a thread keeps its volume in use.
 func holdingThreads() map[string]string {
 	own, _ := os.Readlink("/proc/self/ns/mnt")
 	tables, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/mountinfo")

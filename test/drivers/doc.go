@@ -1,3 +1,3 @@
 // Package drivers tests the drivers that volplane runs as processes, from `volplane driver add` to their removal:
-// drivers that misbehave, drivers that mount by FUSE, and drivers of others.
+// drivers that misbehave, drivers that mount by FUSE, and third-party drivers.
 package drivers

@@ -22,10 +22,10 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// TestForeign plays testdata/foreign/*.txtar, each with a control plane of its own: drivers of others, which
-// users have built. Their programs are below the directory $DRIVERS; a driver whose programs are not there, or
-// which needs what this kernel has not, is listed so and not played. `make foreign` runs it. Without
-// $DRIVERS it only reads the scripts.
+// TestForeign plays testdata/foreign/*.txtar, each with a control plane of its own: third-party drivers, which users
+// have built. Their programs are below the directory $DRIVERS; a driver whose programs are missing, or which needs
+// something that this kernel lacks, is listed as such and not played. `make foreign` runs it. Without $DRIVERS it only
+// reads the scripts.
 func TestForeign(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join("testdata", "foreign", "*.txtar"))
 	if err != nil || len(paths) == 0 {
@@ -66,7 +66,7 @@ func TestForeign(t *testing.T) {
 	})
 }
 
-// hasKernel is the condition of scripts that says what the kernel of this host can do.
+// hasKernel is the condition of scripts about features of this host's kernel.
 func hasKernel(what string) (bool, error) {
 	if what != "device-mapper" {
 		return false, fmt.Errorf("unknown condition %q", what)
@@ -86,11 +86,11 @@ type foreignRow struct {
 	steps []string
 }
 
-// passed says whether the driver did all that is possible on this host.
+// passed says whether the driver completed everything that is possible on this host.
 func (r *foreignRow) passed() bool { return r.result == "works" || r.result == "registers" }
 
-// readForeign reads the title of a script, its first line, and its file "needs", in which each line is
-// `file PATH` below $DRIVERS, `program NAME` in PATH, `kernel FILESYSTEM`, or `mounts shared`.
+// readForeign reads the title of a script, its first line, and its file "needs", each line of which is `file PATH`
+// below $DRIVERS, `program NAME` in PATH, `kernel FILESYSTEM`, or `mounts shared`.
 func readForeign(path string) (*foreignRow, error) {
 	archive, err := txtar.ParseFile(path)
 	if err != nil {
@@ -177,8 +177,8 @@ func sortedKeys(rows map[string]*foreignRow) []string {
 	return out
 }
 
-// setUpForeign starts a control plane for one script. $HOST is a short directory for everything that the
-// script makes, and all of it must be gone at the end.
+// setUpForeign starts a control plane for one script. $HOST is a short directory for everything that the script makes,
+// which must be empty at the end.
 func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 	host, err := os.MkdirTemp("", "vp-")
 	if err != nil {

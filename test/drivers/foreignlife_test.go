@@ -29,10 +29,10 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// playLife is the command `life DRIVER` of scripts: everything that happens to a volume of the driver, which
-// the script has added. It ends with the driver's removal. Objects of the volume are in the script's files: a claim
-// named data in claim.yaml, which may come with its PersistentVolume, or what a Pod has instead of a claim in
-// volume.yaml. Without either it is a claim of the class `foreign`.
+// playLife is the command `life DRIVER` of scripts: everything that happens to a volume of the driver, which the script
+// has added. It ends with the driver's removal. Objects of the volume are in the script's files: a claim named data in
+// claim.yaml, which may include its PersistentVolume, or a Pod's volume without a claim in volume.yaml. Without either,
+// the claim has the class `foreign`.
 func playLife(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value((*foreignStage)(nil)).(*foreignStage)
 	l := &foreignLife{foreignStage: s, ts: ts}
@@ -72,7 +72,7 @@ type foreignLife struct {
 	reads, holds, server, refuses string
 	dies, late                    bool
 	inline                        *corev1.VolumeSource
-	// data is what the file has; file is its path in the mount of the Pod that lives, if one does.
+	// data is the content of the file; file is its path in the mount of the running Pod, if there is one.
 	data []byte
 	file string
 }
@@ -173,7 +173,7 @@ func (l *foreignLife) createPod(name string) error {
 	return err
 }
 
-// isMounted wants a mount where the Pod's volume is.
+// isMounted requires a mount at the path of the Pod's volume.
 func (l *foreignLife) isMounted() error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err == nil && !bytes.Contains(table, []byte(" "+filepath.Dir(l.file)+" ")) {
@@ -298,7 +298,8 @@ func (l *foreignLife) killDriver() error {
 	return errors.Join(err, l.eventually(l.read))
 }
 
-// killPlane kills the control plane with its node agent. The driver lives, and the next control plane takes it over.
+// killPlane kills the control plane with its node agent. The driver keeps running, and the next control plane takes it
+// over.
 func (l *foreignLife) killPlane() error {
 	before, err := l.processes(l.row.driver)
 	if err != nil {

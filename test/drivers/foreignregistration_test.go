@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// registration is the life of a driver whose storage this host does not have: it registers and is called to create a
-// volume, `why` reports its answer, and everything is removed again.
+// registration is the life of a driver whose storage this host does not have: it registers, receives a CreateVolume
+// call, `why` reports its answer, and everything is removed again.
 func (l *foreignLife) registration() []foreignStep {
 	return []foreignStep{
 		{"added", l.added},
@@ -25,7 +25,7 @@ func (l *foreignLife) registration() []foreignStep {
 	}
 }
 
-// registered wants the driver in a CSINode, and its CSIDriver.
+// registered requires the driver in a CSINode, and its CSIDriver.
 func (l *foreignLife) registered() error {
 	if _, err := l.client.StorageV1().CSIDrivers().Get(l.ctx, l.row.driver, metav1.GetOptions{}); err != nil {
 		return err
@@ -44,12 +44,12 @@ func (l *foreignLife) registered() error {
 	return fmt.Errorf("no CSINode has driver %s", l.row.driver)
 }
 
-// refusalTold wants the driver's own words in what the claim waits for.
+// refusalTold requires the driver's own words in the explanation of the claim.
 func (l *foreignLife) refusalTold() error {
 	// The exit code says that the claim waits, and is not an error.
 	out, _ := l.output("volplane", "why", "pvc/data", "-o", "json")
 	if words := regexp.MustCompile(l.refuses); !words.Match(out) {
-		return fmt.Errorf("why does not tell %s:\n%s", words, out)
+		return fmt.Errorf("why does not show %s:\n%s", words, out)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ const foreignPatience = 10 * time.Minute
 // foreignStage is where a script of a foreign driver is played. A nil pointer is the key to it in a script's
 // values.
 type foreignStage struct {
-	// host is the directory of all that the script makes, dir that of the control plane.
+	// host is the directory for everything that the script makes, and dir that of the control plane.
 	host, dir, bin string
 	// flags are those of the control plane, each time that it is started.
 	flags  []string
@@ -44,8 +44,8 @@ func (s *foreignStage) run(program string, args ...string) error {
 	return nil
 }
 
-// close ends what the script has started. If the life has failed, it prints what volplane knows about it, and
-// removes by force what is left.
+// close ends what the script has started. If the script has failed, it prints what volplane knows about it, and removes
+// the rest by force.
 func (s *foreignStage) close(t *testing.T) {
 	if !s.row.passed() {
 		for _, args := range [][]string{

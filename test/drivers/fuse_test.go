@@ -73,7 +73,7 @@ func (l *foreignLife) killServer() error {
 		}
 		events, err := l.client.CoreV1().Events("").List(l.ctx, metav1.ListOptions{FieldSelector: "reason=MountBroken"})
 		if err == nil && len(events.Items) == 0 {
-			err = fmt.Errorf("nobody has told that the mount was broken")
+			err = fmt.Errorf("the broken mount was not reported")
 		}
 		return err
 	})

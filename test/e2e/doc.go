@@ -1,3 +1,3 @@
-// Package e2e tests the verbs of kubectl and volplane, and what documents have users type, with the built programs as
+// Package e2e tests the verbs of kubectl and volplane, and the commands in documents, with the built programs as
 // processes and with real mounts, as root.
 package e2e

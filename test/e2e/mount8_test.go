@@ -16,12 +16,11 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// inNamespace is the environment variable with which a test runs as the process that it has started in a mount
-// namespace.
+// inNamespace is the environment variable that makes a test process act as the child in a mount namespace.
 const inNamespace = "VOLPLANE_TEST_MOUNT_NAMESPACE"
 
 // TestMountPrograms runs testdata/mount and testdata/nomad with the mount(8) of the system, which finds its helpers in
-// /sbin only: in a mount namespace that has them, and in which the file of libmount is another one.
+// /sbin only: in a mount namespace that has them, with another libmount file.
 func TestMountPrograms(t *testing.T) {
 	if dir := os.Getenv(inNamespace); dir != "" {
 		playMounts(t, dir)

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// TestOlderStore: a control plane in whose data directory an older etcd was put keeps what is mounted for the Pods
-// that this one does not know, and says so, until it is accepted.
+// TestOlderStore: a control plane whose data directory got an older etcd keeps what is mounted for Pods that this etcd
+// does not have, and reports that, until the etcd is accepted.
 func TestOlderStore(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t)

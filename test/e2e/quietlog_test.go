@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestGoodStartsAndEndsAreQuiet: programs that start and end as they should log nothing but what a user must know, and
-// all of it in the requested format. With -v=5 each of those that call drivers logs its calls.
+// TestGoodStartsAndEndsAreQuiet: programs that start and end normally log only what a user must know, and all of it in
+// the requested format. With -v=5 each of those that call drivers logs its calls.
 func TestGoodStartsAndEndsAreQuiet(t *testing.T) {
 	for name, test := range map[string]struct {
 		flag  string
@@ -34,7 +34,7 @@ func TestGoodStartsAndEndsAreQuiet(t *testing.T) {
 					t.Fatal(err)
 				}
 				if program != "small" && !strings.Contains(string(text), test.has) {
-					t.Errorf("%s does not tell of %s", program, test.has)
+					t.Errorf("%s does not log %s", program, test.has)
 				}
 				for line := range strings.Lines(string(text)) {
 					if !test.right(program, line) && !isCanceledRead(line) {
@@ -47,7 +47,7 @@ func TestGoodStartsAndEndsAreQuiet(t *testing.T) {
 }
 
 // isCanceledRead says whether a line is one of etcd's client about a request that its caller has given up, as the API
-// server's own do. The client takes its logger when it is loaded, and it cannot be given another one.
+// server's own do. The client sets its logger when it is loaded, and it cannot be replaced.
 func isCanceledRead(line string) bool {
 	return strings.HasPrefix(line, `{"level":"warn"`) && strings.Contains(line, `"logger":"etcd-client"`) &&
 		strings.Contains(line, "context canceled")

@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// xfsByDefault replaces the default class by one of xfs, which grows while it is mounted also where a process may not
-// have CAP_SYS_RESOURCE; ext4 does not.
+// xfsByDefault replaces the default class by one of xfs, which can grow while it is mounted even without
+// CAP_SYS_RESOURCE; ext4 cannot.
 const xfsByDefault = `
 kubectl annotate storageclass local storageclass.kubernetes.io/is-default-class-
 cat <<END | volplane apply -f -
@@ -48,7 +48,7 @@ func commandsOf(t *testing.T, document, section string) (blocks []string) {
 	return blocks
 }
 
-// typeInto has a shell run a script as a user of a control plane.
+// typeInto runs a shell script as a user of a control plane.
 func typeInto(t *testing.T, p *plane.Plane, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -81,8 +81,8 @@ func nothingLeft(t *testing.T, p *plane.Plane) {
 }
 
 // TestUninstallCommands types the commands of docs/day-two.md that remove volumes with everything in them, in a control
-// plane with a mounted volume, one that is made of its snapshot, and the snapshot: nothing is left. The command that
-// shows what is mounted shows it before, and nothing after.
+// plane with a mounted volume, one that is restored from its snapshot, and the snapshot: nothing is left. The command
+// that lists mounts lists them before, and nothing after.
 func TestUninstallCommands(t *testing.T) {
 	t.Parallel()
 	blocks := commandsOf(t, "docs/day-two.md", "Uninstall")
@@ -102,11 +102,11 @@ func TestUninstallCommands(t *testing.T) {
 	nothingLeft(t, p)
 }
 
-// TestSixCommands types the six commands of README.md into a shell, each with what it is to do to files: the volume is
-// larger, the copy has the content of the snapshot, and in the end nothing is left.
+// TestSixCommands types the six commands of README.md into a shell, and checks the effect of each on files: the volume
+// is larger, the copy has the content of the snapshot, and in the end nothing is left.
 func TestSixCommands(t *testing.T) {
 	t.Parallel()
-	// What they print follows in blocks of its own.
+	// Their output follows in blocks of its own.
 	commands := strings.Split(commandsOf(t, "README.md", "Six commands")[0], "\n")
 	if len(commands) != 6 {
 		t.Fatalf("README.md has %d commands: %q", len(commands), commands)

@@ -18,10 +18,10 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestOneSedInContainers: a kubelet and containerd run a driver with upstream's sidecars. The command with which
-// docs/cluster.md begins exchanges their images for volplane's, and upstream's manifests applied again change them
-// back. Volumes are made, used, grown, restored from a snapshot and deleted on both sides, and no Pod notices. The
-// driver is the bundled one; `make examples` plays csi-driver-host-path with its own program, manifest and examples.
+// TestOneSedInContainers: a kubelet and containerd run a driver with upstream's sidecars. The first command of
+// docs/cluster.md replaces their images by volplane's, and upstream's manifests applied again change them back. Volumes
+// are made, used, grown, restored from a snapshot and deleted on both sides, and no Pod notices. The driver is the
+// bundled one; `make examples` plays csi-driver-host-path with its own program, manifest and examples.
 func TestOneSedInContainers(t *testing.T) {
 	t.Run("bundled", bundledInContainers)
 	if os.Getenv("EXAMPLES") != "" {
@@ -49,7 +49,7 @@ func bundledInContainers(t *testing.T) {
 	h.apply(containersClaim("c2", "s1") + containersPod("p2", "c2"))
 	h.wait("pod/p2", "condition=Ready")
 	h.reads("p2", "c2")
-	// Not every machine lets ext4 grow while it is mounted.
+	// Some machines do not let ext4 grow while it is mounted.
 	h.Kubectl(h.ctx, t, "", "delete", "pod/p1", "pod/p2", "pvc/c2", "volumesnapshot/s1", "--timeout=1m")
 	h.Kubectl(h.ctx, t, "", "wait", "--for=delete", "volumeattachments", "--all", "--timeout=1m")
 	h.apply(containersPod("p3", "c1"))
@@ -127,8 +127,8 @@ func (h *containers) startNode() {
 	h.must(h.node.Import(h.ctx, upstream))
 }
 
-// sidecarImages returns images as the release makes them, and upstream's. Of upstream's programs for nodes and health
-// the tests have none: volplane's have their names, too. The driver's image takes its tools from the host.
+// sidecarImages returns images as the release makes them, and upstream's. The tests do not have upstream's programs for
+// nodes and health: volplane's have their names, too. The driver's image takes its tools from the host.
 func sidecarImages() (ours, upstream node.Image) {
 	ours = node.Image{
 		Names: map[string][]string{"example.com/driver:v1": {"/volplane"}},
@@ -165,7 +165,7 @@ func (h *containers) wait(object, condition string) {
 	h.Kubectl(h.ctx, h.t, "", "wait", object, "--for="+condition, "--timeout=1m")
 }
 
-// works waits until all sidecars run whose images are below this name, and wants none to have ended.
+// works waits until all sidecars run whose images are below this name, and requires that none has exited.
 func (h *containers) works(images string) {
 	h.t.Helper()
 	h.Kubectl(h.ctx, h.t, "", "rollout", "status", "statefulset/"+h.plugin, "--timeout=1m")

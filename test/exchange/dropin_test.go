@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// sidecarRights are the manifests of the rights of upstream's programs, and for which account of which namespace.
+// sidecarRights are the RBAC manifests of upstream's programs, with their accounts and namespaces.
 var sidecarRights = []struct{ module, file, account, space string }{
 	{"external-provisioner/v6", "rbac.yaml", "csi-provisioner", "default"},
 	{"external-attacher/v4", "rbac.yaml", "csi-attacher", "default"},
@@ -32,7 +32,8 @@ var sidecarRights = []struct{ module, file, account, space string }{
 }
 
 // TestRightsOfUpstreamSuffice: in the place of upstream's five sidecars, each with the rights of upstream's own
-// manifests and with their usual arguments, volplane does all that they do, and the API server refuses no request.
+// manifests and with their usual arguments, volplane does everything that they do, and the API server refuses no
+// request.
 func TestRightsOfUpstreamSuffice(t *testing.T) {
 	// The Pods of upstream's manifests have them by the downward API.
 	t.Setenv("NAMESPACE", "default")
@@ -73,7 +74,7 @@ func TestRightsOfUpstreamSuffice(t *testing.T) {
 		i.Space = s.space
 		asked := i.Audited(log, s.account)
 		for _, r := range asked {
-			// Only an account to which the vendor has given the right can find out whether others call the driver.
+			// Only an account with that right from the vendor can find out whether other programs call the driver.
 			if r.ResponseStatus.Code == http.StatusForbidden && (r.ObjectRef.Resource != "leases" || r.Verb != "list") &&
 				!optional(r) {
 				t.Errorf("%s may not %s %s: %s", s.account, r.Verb, r.RequestURI, r.ResponseStatus.Message)
@@ -91,7 +92,7 @@ func optional(r cluster.Request) bool {
 	return r.ObjectRef.Resource == "events"
 }
 
-// mayReadSecrets gives an account the right that a vendor adds whose driver needs Secrets.
+// mayReadSecrets gives an account the right that a vendor adds if its driver needs Secrets.
 func mayReadSecrets(i *cluster.Installation, account, space string) {
 	i.T.Helper()
 	name := metav1.ObjectMeta{Name: "secrets-" + account}
@@ -109,7 +110,7 @@ func mayReadSecrets(i *cluster.Installation, account, space string) {
 	i.Must(err)
 }
 
-// upstreamManifest returns a file of upstream's deploy/kubernetes, of the version whose program the tests build.
+// upstreamManifest returns a file of upstream's deploy/kubernetes, in the version of the program that the tests build.
 func upstreamManifest(t *testing.T, module, file string) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/"+module)

@@ -65,7 +65,7 @@ func oneSed(t *testing.T, manifests string) string {
 	return string(changed)
 }
 
-// TestOneSedOfAnyImage: the command knows the image of every sidecar, whatever the way in which a manifest names it.
+// TestOneSedOfAnyImage: the command knows the image of every sidecar, however a manifest names it.
 func TestOneSedOfAnyImage(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -88,7 +88,7 @@ func TestOneSedOfAnyImage(t *testing.T) {
 	}
 }
 
-// sidecarIn returns the sidecar that a container runs, whose arguments it must understand. Its image must be ours.
+// sidecarIn returns the sidecar in a container, which must accept its arguments. Its image must be ours.
 func sidecarIn(t *testing.T, c corev1.Container) (string, bool) {
 	t.Helper()
 	name, _, _ := strings.Cut(path.Base(c.Image), ":")

@@ -14,8 +14,8 @@ import (
 )
 
 // hostpathInContainers plays csi-driver-host-path: its program $DRIVER, its manifest $MANIFEST with the rights of its
-// sidecars, and what users are shown in $EXAMPLES. Only names of images are changed, as nothing is pulled. A volume
-// that upstream's sidecars have made is used with volplane's, which play all examples, and the other way round.
+// sidecars, and its examples for users $EXAMPLES. Only names of images are changed, as nothing is pulled. A volume that
+// upstream's sidecars have created is used with volplane's, which play all examples, and vice versa.
 func hostpathInContainers(t *testing.T) {
 	// Each of two snapshot-controllers must be ready for 35 s before the other one is exchanged.
 	h := startContainers(t, "csi-hostpathplugin", 3*cluster.MountLimit)
@@ -72,8 +72,8 @@ func (h *containers) restores() {
 	}
 }
 
-// blocks plays the examples of block devices, but for two: that of a snapshot has fields of an API that is gone, and
-// that of a clone wants a filesystem of a block device.
+// blocks plays the examples of block devices, except two: that of a snapshot uses fields of a removed API, and that of
+// a clone expects a filesystem of a block device.
 func (h *containers) blocks() {
 	h.t.Helper()
 	h.example("csi-pvc-block", "csi-pod-block")
@@ -84,7 +84,7 @@ func (h *containers) blocks() {
 	h.wait("pvc/raw-pvc-restore", "jsonpath={.status.phase}=Bound")
 }
 
-// applyWarned applies what the API server warns of: two ports of the manifest's Pod have the same name.
+// applyWarned applies a manifest with a warning from the API server: two ports of its Pod have the same name.
 func (h *containers) applyWarned(manifest string) {
 	h.t.Helper()
 	h.KubectlSays(h.ctx, h.t, manifest, "apply", "--validate=strict", "-f", "-")

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// silence decides which calls the driver does not answer until who has called ends.
+// silence decides which calls the driver does not answer before the caller exits.
 type silence struct {
 	mu sync.Mutex
 	// done says for each method that is not answered whether its work is done.
@@ -42,7 +42,7 @@ func (s *silence) begin(r *rand.Rand) {
 	}
 }
 
-// end has all calls answered again.
+// end makes all calls be answered again.
 func (s *silence) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *silence) end() {
 	clear(s.silent)
 }
 
-// side says who calls from now on.
+// side sets the caller from now on.
 func (s *silence) side(ours bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

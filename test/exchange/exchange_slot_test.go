@@ -17,17 +17,17 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// slot is a claim with what users want of it, or none.
+// slot is a claim with the wishes of users, or empty.
 type slot struct {
 	number int
-	// name is the claim's, and that of its Pod; empty if there is none.
+	// name is the claim's name, and that of its Pod; empty without a claim.
 	name      string
 	gibibytes int64
 	pod       bool
 	snapshots []string
 }
 
-// act has users do one thing about a slot, and returns its description.
+// act makes users do one thing about a slot, and returns its description.
 func (e *exchange) act(ctx context.Context, s *slot) string {
 	what := e.rand.IntN(8)
 	if s.name == "" {
@@ -93,7 +93,7 @@ func (e *exchange) grow(ctx context.Context, s *slot) string {
 	return fmt.Sprint(" grow ", s.name)
 }
 
-// shoot takes a snapshot, or deletes the one that there is.
+// shoot takes a snapshot, or deletes the existing one.
 func (e *exchange) shoot(ctx context.Context, s *slot) string {
 	if len(s.snapshots) > 0 {
 		return e.dropSnapshots(ctx, s)
@@ -180,7 +180,7 @@ func (e *exchange) wanted() []string {
 	return out
 }
 
-// inAPI describes the volumes of the API. What belongs to none, or is not ready, is an error.
+// inAPI describes the volumes of the API. An object without a volume, or one that is not ready, is an error.
 func (e *exchange) inAPI(ctx context.Context) ([]string, error) {
 	var out []string
 	volumes, err := e.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
@@ -276,7 +276,7 @@ func (e *exchange) inDriver(ctx context.Context) []string {
 	return out
 }
 
-// note remembers how many calls there were when the volumes were there, and their creation was over.
+// note remembers the number of calls at which the volumes existed and their creation was over.
 func (e *exchange) note() {
 	for _, v := range e.driver.Volumes() {
 		if e.answered[v.Name] == 0 {
@@ -285,8 +285,9 @@ func (e *exchange) note() {
 	}
 }
 
-// nothingTwice checks that no volume is created that existed, or had been deleted. Only volplane may request one again
-// whose claim was deleted, if it was killed before it could record that the volume had been saved: it deletes it.
+// nothingTwice checks that no volume is created that existed already or had been deleted. Only volplane may request
+// again one whose claim was deleted, if it was killed before it could record that the volume was saved: it then deletes
+// it.
 func (e *exchange) nothingTwice() {
 	e.T.Helper()
 	over := e.answered

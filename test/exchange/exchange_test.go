@@ -18,12 +18,12 @@ import (
 const (
 	// fewExchanges is how often `make test` exchanges programs: there and back.
 	fewExchanges = 2
-	// exchangeLimit is how long it may take until nothing is to be done.
+	// exchangeLimit is how long it may take until no work is left.
 	exchangeLimit = 2 * time.Minute
 )
 
-// TestExchange exchanges upstream's five programs for volplane's and back, in the middle of calls that the driver
-// has done or not done and never answers, while claims, Pods and snapshots are created, changed and deleted. The
+// TestExchange exchanges upstream's five programs for volplane's and back, in the middle of calls that the driver has
+// or has not performed and never answers, while claims, Pods and snapshots are created, changed and deleted. The
 // running programs have upstream's arguments and rights. Nothing is lost, left, stuck or created twice.
 func TestExchange(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ type exchange struct {
 	silence *silence
 	// cut counts the calls that had no answer when programs were exchanged.
 	cut map[string]int
-	// answered says how many calls there were when a volume was there, dropped when its claim was deleted.
+	// answered is the number of calls at which a volume existed, and dropped that at which its claim was deleted.
 	answered, dropped map[string]int
 	// named counts the names that were given.
 	named int
@@ -168,7 +168,7 @@ func (e *exchange) exchange() {
 	e.start()
 }
 
-// round has users and the driver do something, exchanges the programs, and sometimes waits until nothing is to be done.
+// round makes users and the driver do something, exchanges the programs, and sometimes waits until no work is left.
 func (e *exchange) round(round int) {
 	if e.rand.IntN(3) > 0 {
 		e.silence.begin(e.rand)

@@ -152,7 +152,7 @@ func TestLeasesOfAllRoles(t *testing.T) {
 	ended := time.Now()
 	second.End()
 	until("the third one does not work", third, "controllers work")
-	t.Logf("another one works %v after the leader was told to end", time.Since(ended))
+	t.Logf("another one works %v after the leader was asked to stop", time.Since(ended))
 	third.End()
 	for _, name := range names {
 		name += strings.ReplaceAll(driver.Name(), ".", "-")

@@ -65,7 +65,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external
 subjects: [{kind: ServiceAccount, name: backup, namespace: default}]
 `
 
-// metadataResource is the custom resource by which clients find the service, as upstream's 1.1 has it.
+// metadataResource is the custom resource with which clients find the service, as in upstream's 1.1.
 const metadataResource = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -94,7 +94,8 @@ spec:
               caCert: {type: string, format: byte}
 `
 
-// classRights are what upstream's program needs beyond upstream's role, and a class without which it serves nothing.
+// classRights are the rights that upstream's program needs beyond upstream's role, and a class without which it serves
+// nothing.
 const classRights = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -210,7 +211,7 @@ func (w *metadataWorld) discard(id string, at, length int64) {
 	w.Must(f.Sync())
 }
 
-// snapshot takes a snapshot, and makes the objects that stand for it.
+// snapshot takes a snapshot, and creates its objects.
 func (w *metadataWorld) snapshot(id, name string) {
 	w.T.Helper()
 	s, err := w.driver.ControllerClient().CreateSnapshot(w.Ctx, &csipb.CreateSnapshotRequest{
@@ -245,7 +246,7 @@ func (w *metadataWorld) announce(address, audience string) {
 		audience, base64.StdEncoding.EncodeToString(authority)), "apply", "-f", "-")
 }
 
-// serve starts the program, under its own name or ours, and returns what it listens at.
+// serve starts the program, under its own name or ours, and returns its address.
 func (w *metadataWorld) serve(program string, flags ...string) (*upstream.Program, string) {
 	w.T.Helper()
 	address, health := plane.FreeAddress("127.0.0.1"), plane.FreeAddress("127.0.0.1")
@@ -277,7 +278,7 @@ func (w *metadataWorld) serve(program string, flags ...string) (*upstream.Progra
 // proxy, so that only a checkout of their repository can be built.
 func upstreamPrograms() string { return os.Getenv("UPSTREAM") }
 
-// theirs runs a program of upstream's that reads blocks as an account, and returns what it prints.
+// theirs runs a program of upstream's that reads blocks as an account, and returns its output.
 func (w *metadataWorld) theirs(program, account, target, base string, flags ...string) string {
 	w.T.Helper()
 	args := append([]string{
@@ -331,7 +332,7 @@ func (w *metadataWorld) client(account string) (api.SnapshotMetadataClient, stri
 	return api.NewSnapshotMetadataClient(conn), token.Status.Token
 }
 
-// open begins to read, and returns what reads the next blocks.
+// open begins to read, and returns a function that reads the next blocks.
 func (w *metadataWorld) open(
 	client api.SnapshotMetadataClient, token, target, base string,
 ) (func() ([]*api.BlockMetadata, error), error) {
@@ -409,10 +410,10 @@ func (w *metadataWorld) verify(target, base string) {
 	}
 }
 
-// TestSnapshotMetadata: a client, which is upstream's if there are its programs, reads the changed blocks of the
-// bundled driver through volplane, as through upstream's csi-snapshot-metadata; what it copies is what the snapshot
-// holds. With the rights of upstream's manifests, the API server refuses no request; and whose token is for another
-// audience, or who may not read the snapshot, is refused.
+// TestSnapshotMetadata: a client, upstream's if its programs exist, reads the changed blocks of the bundled driver
+// through volplane, as through upstream's csi-snapshot-metadata; what it copies is what the snapshot holds. With the
+// rights of upstream's manifests, the API server refuses no request; and whose token is for another audience, or who
+// may not read the snapshot, is refused.
 func TestSnapshotMetadata(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
@@ -471,7 +472,7 @@ func TestSnapshotMetadata(t *testing.T) {
 	}
 }
 
-// checkRefused wants no request that the API server has refused.
+// checkRefused requires that the API server has refused no request.
 func (w *metadataWorld) checkRefused() {
 	w.T.Helper()
 	all := w.Audited(w.audit, metadataAccount)

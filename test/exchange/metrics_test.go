@@ -53,10 +53,10 @@ func leftOut() map[string]string {
 }
 
 // TestMetricsAreUpstreams: after the same life of a volume, volplane's controllers serve the metrics that upstream's
-// sidecars serve, under the same names, with the same types, labels, help and buckets. What is left out is in a list,
-// in which nothing else is.
+// sidecars serve, under the same names, with the same types, labels, help and buckets. A list has exactly the
+// omissions.
 func TestMetricsAreUpstreams(t *testing.T) {
-	t.Setenv("NAMESPACE", "default") // csi-provisioner wants it
+	t.Setenv("NAMESPACE", "default") // required by csi-provisioner
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	theirs := measuredLife(ctx, t, "theirs", theirSidecars)
@@ -109,7 +109,7 @@ func described(f *dto.MetricFamily) string {
 	return fmt.Sprintf("%s %v%s: %s", f.GetType(), slices.Sorted(maps.Keys(labels)), buckets, f.GetHelp())
 }
 
-// measuredLife starts sidecars, plays the life of a volume with them, and returns what they serve then.
+// measuredLife starts sidecars, plays the life of a volume with them, and returns their metrics.
 func measuredLife(
 	ctx context.Context, t *testing.T, name string, start func(*testing.T, differential.Side, *csitest.Driver) []string,
 ) map[string]*dto.MetricFamily {
@@ -203,7 +203,7 @@ func ourSidecar(t *testing.T, s differential.Side, driver *csitest.Driver) []str
 	return []string{at}
 }
 
-// playMeasured has a volume made, attached, snapshotted, expanded, detached and deleted.
+// playMeasured creates, attaches, snapshots, expands, detaches and deletes a volume.
 func playMeasured(ctx context.Context, t *testing.T, s differential.Side, driver *csitest.Driver) {
 	t.Helper()
 	must := func(err error) {

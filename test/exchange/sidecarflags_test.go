@@ -47,7 +47,7 @@ func TestFlagsAreUpstreams(t *testing.T) {
 	}
 }
 
-// checkGates has the role read all gates that the help of upstream's program names.
+// checkGates requires that the role accepts all gates in the help of upstream's program.
 func checkGates(t *testing.T, role sidecar.Role, name, help string) {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^\s+(?:Options are:\s*)?(\w+)=true\|false \(`).FindAllStringSubmatch(help, -1)

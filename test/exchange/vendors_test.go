@@ -28,7 +28,7 @@ import (
 // TestVendors takes manifests in which only the names of images were changed. Each container of a sidecar is started
 // under that name, with its arguments, environment and account, as a real Pod of the workload has them. All are
 // healthy, and a volume lives and dies with no other rights than those of the manifests. There are manifests in
-// testdata/vendors; `make vendors` plays rendered charts of others, too, which are below $MANIFESTS, one driver a file.
+// testdata/vendors; `make vendors` also plays rendered third-party charts below $MANIFESTS, one driver per file.
 func TestVendors(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "vendors", "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -61,7 +61,7 @@ type vendor struct {
 	*cluster.Installation
 	driver *csitest.Driver
 	log    string
-	// has are the accounts of the sidecars by their names, addresses what must answer.
+	// has are the accounts of the sidecars by their names, and addresses the addresses that must respond.
 	has       map[string]string
 	addresses []string
 }
@@ -265,7 +265,7 @@ func (v *vendor) lives() {
 	})
 }
 
-// refusals reports which rights the sidecars do without. Each must have worked with its own account.
+// refusals reports which rights the sidecars work without. Each must have used its own account.
 func (v *vendor) refusals() {
 	v.T.Helper()
 	accounts, may := map[string]bool{}, map[string]int{}

@@ -25,7 +25,7 @@ func TestFlexInContainer(t *testing.T) {
 	if err := errors.Join(err, os.Mkdir(plugins, 0o755), os.Mkdir(temporary, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	// What is a mount of its own stays writable.
+	// A mount below stays writable.
 	const container = `set -e
 mount --make-rprivate /
 ` + letGo + `
@@ -62,7 +62,7 @@ exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"`
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("told to end: %v\n%s", err, &said)
+		t.Errorf("asked to stop: %v\n%s", err, &said)
 	}
 	// Then a container is killed.
 	const grace = 30 * time.Second

@@ -48,7 +48,7 @@ func TestFlexInTenMinutes(t *testing.T) {
 		t.Fatalf("found %d commands", len(all))
 	}
 	var script strings.Builder
-	// The script gets an empty default directory in a mount namespace of its own.
+	// The script gets an empty default directory in its own mount namespace.
 	script.WriteString("set -e\n" + letGo +
 		"\nmkdir -p /usr/libexec\nmount -t tmpfs tmpfs /usr/libexec\nmount -t tmpfs tmpfs /var/lib\n")
 	for _, c := range all {

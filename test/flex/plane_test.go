@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// flexPlane is a running control plane, and the command that is run beside it.
+// flexPlane is a running control plane, and the command beside it.
 type flexPlane struct {
 	*testing.T
 	*plane.Plane
@@ -137,7 +137,7 @@ func TestFlexOnOneHost(t *testing.T) {
 	}
 	f.want(f.flex("list", "-o", "yaml"), "told: true")
 
-	// A newer version of one in use, which is what unmounts.
+	// This is a newer version of a driver in use, which performs the unmount.
 	data, err := os.ReadFile(scratch)
 	if err != nil || os.WriteFile(scratch, append(data, "# newer\n"...), 0o755) != nil {
 		t.Fatal(err)

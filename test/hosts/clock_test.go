@@ -9,8 +9,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// heartbeats is the number of heartbeats with another clock's time. Together they take longer than the
-// 40 seconds after which a silent node is not ready any more.
+// heartbeats is the number of heartbeats with another clock's time. Together they take longer than the 40 seconds after
+// which a silent node counts as not ready.
 const heartbeats = 9
 
 // TestClocksDiffer: the clock of a host is an hour behind, and that of another one is an hour behind, then an hour
@@ -71,7 +71,7 @@ func TestClocksDiffer(t *testing.T) {
 	}
 }
 
-// renewNodeLease sends a heartbeat of a host whose clock is off by this much.
+// renewNodeLease sends a heartbeat of a host with this clock offset.
 func (w *world) renewNodeLease(name string, off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)

@@ -23,8 +23,8 @@ func TestOneWriter(t *testing.T) {
 	w.disconnect("vpa")
 	w.createPod("b", "data", "vpb")
 	w.waitForEvent("b", "Multi-Attach", "vpa")
-	// A host that the control plane cannot reach may still be writing. A control plane that was restarted,
-	// and has only what is in the API, must respect that as well.
+	// A host that the control plane cannot reach may still be writing. A restarted control plane, which has only the API's
+	// objects, must respect that as well.
 	w.waitForWrite(volume, "vpa")
 	w.deletePod("a", true)
 	w.restartPlane()
@@ -90,7 +90,7 @@ func (w *world) runAnotherVolume(host string) {
 	w.waitForHolders(volume)
 }
 
-// startWriters has each host write continuously to all volumes that are mounted there.
+// startWriters makes each host write continuously to all volumes that are mounted there.
 func (w *world) startWriters(hosts ...string) {
 	for _, h := range hosts {
 		done := make(chan struct{})

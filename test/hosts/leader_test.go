@@ -23,8 +23,8 @@ const (
 	renewDeadline = 6 * time.Second
 )
 
-// newWorldWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, of
-// whom the first one leads. The other hosts have a node agent.
+// newWorldWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, the first of which
+// leads. The other hosts have a node agent.
 func newWorldWithLeaders(t *testing.T, nodes, leaders []string) *world {
 	t.Helper()
 	w := startWorld(t, append(nodes, leaders...)...)
@@ -62,7 +62,7 @@ func (w *world) startControllers(name string) {
 	w.must(err)
 }
 
-// waitForLeader waits until the leader is another one than before, and returns it.
+// waitForLeader waits until the leader has changed, and returns it.
 func (w *world) waitForLeader(before string) (now string) {
 	w.t.Helper()
 	w.eventually("the leader changes", func() (string, error) {
@@ -89,7 +89,7 @@ type disruption struct {
 	start, end func(w *world, leader string)
 	// method is the call that is in flight when the fault starts, or empty.
 	method string
-	// afterWork says that the driver has done the work of this call.
+	// afterWork means that the driver has done the work of this call.
 	afterWork bool
 }
 
@@ -238,7 +238,7 @@ func TestLeaderHasAnotherClock(t *testing.T) {
 	}
 }
 
-// renewControllerLease renews the lease as another leader whose clock is off by this much.
+// renewControllerLease renews the lease as another leader with this clock offset.
 func (w *world) renewControllerLease(off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases("default")

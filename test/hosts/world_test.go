@@ -41,7 +41,7 @@ type world struct {
 	hosts  map[string]*host
 	// restarts is the number of times that the control plane was killed.
 	restarts int
-	// otherVolumes is the number of volumes that were created beside the volume of the test.
+	// otherVolumes is the number of volumes that were created in addition to the volume of the test.
 	otherVolumes int
 }
 
@@ -152,7 +152,7 @@ func (w *world) ip(args ...string) {
 	}
 }
 
-// disconnect takes a host off its network, and reconnect ends that.
+// disconnect removes a host from its network, and reconnect restores it.
 func (w *world) disconnect(name string) { w.ip("link", "set", w.hosts[name].cable, "down") }
 func (w *world) reconnect(name string)  { w.ip("link", "set", w.hosts[name].cable, "up") }
 
@@ -300,7 +300,7 @@ func (w *world) setOutOfService(name string, out bool) {
 	w.must(err)
 }
 
-// waitForWrite waits until a host has written to a volume once more.
+// waitForWrite waits until a host has written to a volume again.
 func (w *world) waitForWrite(volume, host string) {
 	w.t.Helper()
 	before, _ := w.array.Counts(volume, host)

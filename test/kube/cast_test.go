@@ -50,8 +50,7 @@ type mixedCluster struct {
 	cluster *cluster.Cluster
 	driver  *csitest.Driver
 	drivers *csi.Set
-	// start starts the provisioner and what runs in the same process, stop
-	// ends them.
+	// start starts the provisioner and the other parts of its process, and stop ends them.
 	start, stop func()
 	// deletesAgain says that the provisioner may delete a volume twice, as Kubernetes' does
 	// when it observes its own write late.
@@ -79,7 +78,7 @@ func (c *mixedCluster) play(t *testing.T, provisioner func() (stop func())) {
 	for _, s := range []struct {
 		name string
 		play func(*scene)
-		// made and deleted are how often the driver is asked; -1 is any number.
+		// made and deleted are the numbers of creations and deletions at the driver; -1 means any number.
 		made, deleted int
 	}{
 		{"immediate", immediate, 1, 1},
@@ -110,7 +109,7 @@ func (c *mixedCluster) play(t *testing.T, provisioner func() (stop func())) {
 			}
 		})
 		if !passed {
-			// What it left is in the way of the others.
+			// Its leftovers obstruct the others.
 			return
 		}
 	}

@@ -1,2 +1,3 @@
-// Package kube has the controllers of volplane, and what `volplane manifests` prints, work in clusters of Kubernetes.
+// Package kube runs volplane's controllers, and the manifests that `volplane manifests` prints, in clusters of
+// Kubernetes.
 package kube

@@ -17,7 +17,7 @@ import (
 
 // team is a namespace whose users may create Pods. The user trusted and the service account trusted may also use one
 // FlexVolume driver inline, and the user several may use three. There are three CSI drivers: a bridge serves the first
-// for the FlexVolume driver, and the others are no FlexVolume drivers.
+// for the FlexVolume driver, and the others are not FlexVolume drivers.
 const team = `
 apiVersion: v1
 kind: Namespace
@@ -92,7 +92,7 @@ func refuses(err error, driver string) bool {
 		"nor the service account of the Pod has the verb use on flexdrivers of volplane.dev in this namespace")
 }
 
-// createPodWith has a user create a Pod with a service account and volumes.
+// createPodWith makes a user create a Pod with a service account and volumes.
 func createPodWith(
 	ctx context.Context, t *testing.T, c *cluster.Cluster, user, account string, volumes []corev1.VolumeSource,
 ) error {

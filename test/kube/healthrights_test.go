@@ -18,7 +18,7 @@ import (
 )
 
 // monitorRights are those of upstream's deploy/kubernetes/external-health-monitor-controller/rbac.yaml in version
-// 0.18.0, which the Go proxy does not have: everything of claims is only read.
+// 0.18.0, which the Go proxy does not have: claims are only read.
 const monitorRights = `
 apiVersion: v1
 kind: ServiceAccount
@@ -81,7 +81,7 @@ func TestRightsOfUpstreamsHealthMonitor(t *testing.T) {
 	}
 }
 
-// boundVolume makes a claim that has a volume of the driver.
+// boundVolume creates a claim that has a volume of the driver.
 func boundVolume(i *cluster.Installation, driver string) {
 	i.T.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}

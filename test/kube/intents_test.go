@@ -22,10 +22,9 @@ import (
 // shared is the namespace that two drivers share.
 const shared = "storage"
 
-// TestEachProvisionerItsLog: the provisioners of two drivers, in one namespace
-// even, never meet when they write their intents, and read each log once; killed
-// while their drivers work, each takes up its own and touches nothing of the
-// other's.
+// TestEachProvisionerItsLog: the provisioners of two drivers, even in one namespace, never conflict when they write
+// their intents, and read each log once; after a kill while their drivers work, each resumes its own intents and
+// touches none of the other's.
 func TestEachProvisionerItsLog(t *testing.T) {
 	t.Parallel()
 	c, log := cluster.AuditedCluster(t)
@@ -45,7 +44,7 @@ func TestEachProvisionerItsLog(t *testing.T) {
 	for _, m := range both {
 		m.bound(0, 20)
 	}
-	// They end in the middle of what they have begun.
+	// They end in the middle of their work.
 	for _, m := range both {
 		m.driver.OnCall("CreateVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
 		m.claims(20, 26)
@@ -95,7 +94,7 @@ func newMaker(ctx context.Context, t *testing.T, c *cluster.Cluster, name string
 	return m
 }
 
-// start begins another life of the provisioner.
+// start begins another run of the provisioner.
 func (m *maker) start() {
 	m.T.Helper()
 	m.lives++
@@ -161,8 +160,7 @@ func (m *maker) log() []string {
 	return out
 }
 
-// begun fails the test unless its log, and no other, has the claims from first
-// to before last.
+// begun fails the test unless its log, and no other, has the intents for the claims from first to before last.
 func (m *maker) begun(first, last int) {
 	m.T.Helper()
 	all, err := m.Client.CoordinationV1().Leases("").List(m.Ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
@@ -182,8 +180,7 @@ func (m *maker) begun(first, last int) {
 	}
 }
 
-// recovers waits until nothing is left of what was begun: what is still claimed
-// is bound, and the rest gone.
+// recovers waits until no unfinished work is left: existing claims are bound, and everything else is gone.
 func (m *maker) recovers() {
 	m.T.Helper()
 	m.bound(23, 26)
@@ -203,8 +200,8 @@ func ofLog(r cluster.Request) bool {
 	return r.ObjectRef.Resource == "leases" && (name || r.Verb == "create" || r.Verb == "list" && label)
 }
 
-// aloneInLog fails the test if another has written to its log, or it to another's,
-// or had to read its own more than once in each of its lives.
+// aloneInLog fails the test if another process has written to its log, or it to another's, or if it had to read its own
+// more than once in each of its lives.
 func (m *maker) aloneInLog(log string) {
 	m.T.Helper()
 	reads, writes := 0, 0

@@ -14,8 +14,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// restricted makes a namespace for restricted Pods, with the accounts of the
-// driver's.
+// restricted creates a namespace for restricted Pods, with the accounts of the driver's namespace.
 func restricted(i *cluster.Installation) string {
 	i.T.Helper()
 	name := i.Base + "-restricted"

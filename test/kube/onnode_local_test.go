@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestBundledDriverOnEachNode: the bundled driver runs on two nodes with a pool each, and beside it what
-// `volplane manifests --shape=daemonset --node-deployment` prints, with no other rights. Each volume is made in the
+// TestBundledDriverOnEachNode: the bundled driver runs on two nodes with a pool each, beside the programs that
+// `volplane manifests --shape=daemonset --node-deployment` prints, with no other rights. Each volume is created in the
 // pool of the node that was selected, or of one that competed for it, grows there, and is deleted there.
 func TestBundledDriverOnEachNode(t *testing.T) {
 	c, log := cluster.AuditedCluster(t)

@@ -50,8 +50,8 @@ func late(s *scene) {
 		s.t.Errorf("the pod is in zone %s, the selected node is %q", where, got)
 	}
 	s.deleteClaim("c")
-	// The volume's second claim comes after the first one's deletion was observed, so a
-	// claim that is released too early is gone by then.
+	// The volume's second claim is created after the first one's deletion was observed, so a claim that is released too
+	// early is gone by then.
 	s.makeClaim(upstream.ClaimOf("other", s.name))
 	s.pod("other", claimSource("other"), map[string]string{upstream.Zone: where})
 	s.placed("other")
@@ -103,8 +103,7 @@ func full(s *scene) {
 	s.deleteClaim("c")
 }
 
-// nodeGone: the node that was selected for the volume does not exist any more, so the scheduler must choose
-// another one.
+// nodeGone: the node that was selected for the volume no longer exists, so the scheduler must choose another one.
 func nodeGone(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
 	s.mixedCluster.stop()

@@ -132,7 +132,7 @@ func TestManifestsBesideAVendors(t *testing.T) {
 	}
 }
 
-// TestManifestsTakeOverTheirOwn: what earlier manifests have set of a CSIDriver stays when later ones do not name it,
+// TestManifestsTakeOverTheirOwn: fields of a CSIDriver that earlier manifests have set stay when later ones omit them,
 // and a change that Kubernetes would refuse is refused before anything is printed.
 func TestManifestsTakeOverTheirOwn(t *testing.T) {
 	t.Parallel()
@@ -173,7 +173,7 @@ func csiDriver(ctx context.Context, t *testing.T, c *cluster.Cluster, name strin
 	return d
 }
 
-// TestChartInACluster: the API server would take every object that the chart has for each file of values.
+// TestChartInACluster: the API server would accept every object of the chart for each file of values.
 func TestChartInACluster(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t, "--allow-privileged")

@@ -128,7 +128,7 @@ func (w *whyCluster) createObjects() {
 		w.must(err)
 	}
 	w.known(1)
-	// Who would end the taint of a new node does not run.
+	// The controller that would remove the taint of a new node does not run.
 	w.patchNode("n1", "", `{"spec":{"taints":null}}`)
 }
 
@@ -144,8 +144,7 @@ func (w *whyCluster) known(count int) {
 	})
 }
 
-// mayRead returns the kubeconfig of a new user who may read what `why` needs, and
-// of what it does not need what is named.
+// mayRead returns the kubeconfig of a new user who may read what `why` needs, and additionally what more names.
 func (w *whyCluster) mayRead(user string, more ...string) string {
 	w.t.Helper()
 	meta := metav1.ObjectMeta{Name: user}
@@ -178,7 +177,7 @@ func (w *whyCluster) patchNode(name, subresource, patch string) {
 	w.must(err)
 }
 
-// claim makes one and waits until it is bound.
+// claim creates a claim and waits until it is bound.
 func (w *whyCluster) claim(name string) {
 	w.t.Helper()
 	w.wish(name, "fast")
@@ -199,7 +198,7 @@ func (w *whyCluster) wish(name, class string) {
 	w.must(err)
 }
 
-// pod makes a Pod of a node, or of a scheduler that may only take one.
+// pod creates a Pod for a node, or for a scheduler that may only choose that one.
 func (w *whyCluster) pod(name, claim, node string, placed bool) {
 	w.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
@@ -218,7 +217,7 @@ func (w *whyCluster) pod(name, claim, node string, placed bool) {
 	w.must(err)
 }
 
-// end takes a Pod away; by force is without asking its kubelet.
+// end removes a Pod; by force means without its kubelet.
 func (w *whyCluster) end(pod string, force bool) {
 	w.t.Helper()
 	o := metav1.DeleteOptions{}
@@ -228,7 +227,7 @@ func (w *whyCluster) end(pod string, force bool) {
 	w.must(w.Client.CoreV1().Pods("default").Delete(w.ctx, pod, o))
 }
 
-// said is what `volplane why` answers, in one line, and its exit code.
+// said is the output of `volplane why`, in one line, and its exit code.
 func (w *whyCluster) said(as string, args ...string) (string, int) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.ctx, plane.Bin("volplane"), append([]string{"why", "--kubeconfig=" + as}, args...)...)
@@ -240,8 +239,7 @@ func (w *whyCluster) said(as string, args ...string) (string, int) {
 		" "), cmd.ProcessState.ExitCode()
 }
 
-// tells waits until an answer with the exit code has all the words; stars in them
-// stand for what differs.
+// tells waits until an answer with the exit code has all the words; stars in them match what differs.
 func (w *whyCluster) tells(as string, code int, object string, words ...string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, answerLimit)
@@ -263,7 +261,7 @@ func (w *whyCluster) tells(as string, code int, object string, words ...string) 
 	}
 }
 
-// answerLimit bounds the time in which an answer becomes what is expected.
+// answerLimit is how long an answer may take to become the expected one.
 const answerLimit = time.Minute
 
 // missingOf returns the first of the words that a text does not have; empty when it
@@ -278,7 +276,7 @@ func missingOf(text string, words []string) string {
 	return ""
 }
 
-// healthy: a claim that a Pod of the kubelet uses is well, and the exit code says so.
+// healthy: a claim that a Pod of the kubelet uses is healthy, and the exit code shows it.
 func (w *whyCluster) healthy() {
 	w.claim("c1")
 	w.pod("p1", "c1", "n1", false)
@@ -303,7 +301,7 @@ func (w *whyCluster) lastCall() {
 	w.tells(w.reader, 0, "pod/p2", "is healthy")
 }
 
-// finalizers: what keeps an object, and whose that is (W-3).
+// finalizers: what keeps an object, and which program has to remove it (W-3).
 func (w *whyCluster) finalizers() {
 	keep := []byte(`{"metadata":{"finalizers":["example.com/keep","external-attacher/test-csi-example-com"]}}`)
 	a := w.attachment("c2")
@@ -382,8 +380,7 @@ func (w *whyCluster) anotherNode() {
 	w.tells(w.reader, 0, "pod/p5", "is healthy")
 }
 
-// limits: whether a node takes a Pod with its volumes, by the scheduler's words and
-// what CSINodes say (W-6).
+// limits: whether a node accepts a Pod with its volumes, according to the scheduler's message and CSINodes (W-6).
 func (w *whyCluster) limits() {
 	w.claim("c6")
 	w.claim("c7")

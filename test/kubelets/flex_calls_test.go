@@ -28,8 +28,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// flexDriver answers with these branches and writes down what it was called with:
-// how many arguments, and each on a line.
+// flexDriver answers with these branches and records its arguments: their number, and each on a line.
 func flexDriver(root, branches string) string {
 	return "#!/bin/sh\n[ \"$1\" = init ] || printf '%s\\n' \"$#\" \"$@\" >>'" + root +
 		"/calls'\ncase \"$1\" in\n" + branches + `
@@ -128,8 +127,7 @@ type kubeletHost struct{ volumetest.FakeVolumeHost }
 
 func (kubeletHost) GetMounter() mountutils.Interface { return mountutils.New("") }
 
-// kubernetesSteps are what kube-controller-manager and the kubelet do, in the
-// order of their operation generator.
+// kubernetesSteps are the steps of kube-controller-manager and the kubelet, in the order of their operation generator.
 func (c flexCase) kubernetesSteps(t *testing.T, root string) []func() error {
 	t.Helper()
 	prober := flexvolume.GetDynamicPluginProber(t.Context(), filepath.Join(root, "exec"), exec.New())
@@ -347,7 +345,7 @@ func (o *ourVolume) mount(ctx context.Context) func() error {
 	}
 }
 
-// flexPlace makes a root with a driver in it.
+// flexPlace creates a root with a driver in it.
 func flexPlace(t *testing.T, branches string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -373,7 +371,7 @@ func flexPlace(t *testing.T, branches string) string {
 	return root
 }
 
-// does makes a step and returns its calls of the driver, and whether it failed.
+// does performs a step and returns its calls of the driver, and whether it failed.
 func does(t *testing.T, root string, step func() error) string {
 	t.Helper()
 	failed := step()
@@ -395,8 +393,8 @@ func does(t *testing.T, root string, step func() error) string {
 	return fmt.Sprintf("%s%s, %d mounts\n", strings.ReplaceAll(string(calls), root, "ROOT"), result, len(points))
 }
 
-// TestFlexCalls compares the calls of a driver by Kubernetes' code and by ours,
-// byte for byte, over the life of a volume. What differs is in the golden file.
+// TestFlexCalls compares the calls of a driver by Kubernetes' code and by ours, byte for byte, over the life of a
+// volume. The golden file has the differences.
 func TestFlexCalls(t *testing.T) {
 	var out strings.Builder
 	for _, c := range flexCases() {

@@ -28,13 +28,11 @@ type flexPodCase struct {
 	inline bool
 	// far says that its node is only an object.
 	far bool
-	// keeps says that the data of the sides is the same, made that there is some
-	// before.
+	// keeps means that the sides share their data, and made that data existed before.
 	keeps, made bool
-	// secret says that the driver gets one, group that files are to be of one.
+	// secret means that the driver receives one, and group that the Pod has an fsGroup.
 	secret, group bool
-	// reader says that the Pod only reads, printed that the volume's object says
-	// so.
+	// reader means that the Pod only reads, and printed that the volume's object makes it read-only.
 	reader, printed bool
 }
 
@@ -52,7 +50,7 @@ func flexPodCases() []flexPodCase {
 	}
 }
 
-// on is a guest's name on a side; everything that is a side's own has it.
+// on is a guest's name on a side; everything specific to a side has it.
 func (g flexPodCase) on(side string) string { return g.name + "-" + side }
 
 // file is what the driver calls the volume.
@@ -69,7 +67,7 @@ func (g flexPodCase) owns(side, uid string) []string {
 	return []string{g.on(side), g.file(side), ownID(uid, g.on(side))}
 }
 
-// ownID is what a kubelet calls a volume of a Pod's own.
+// ownID is the name that a kubelet gives a Pod's inline volume.
 func ownID(uid, name string) string { return "csi-" + hash(uid+name) }
 
 // source is the volume in the words of a side's Pod.
@@ -168,8 +166,7 @@ func flexSecret() *corev1.Secret {
 	}
 }
 
-// flexWords returns what is to be said in the place of what is a side's own, and
-// of what is secret.
+// flexWords returns replacements for words that are specific to a side, and for secrets.
 func flexWords(side string, uids map[string]string) []string {
 	words := []string{base64.StdEncoding.EncodeToString([]byte(flexPassword)), "BASE64-OF-PASSWORD"}
 	for name, uid := range uids {

@@ -26,14 +26,13 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// flexLimit bounds the whole trial, which takes a minute on an idle machine.
+// flexLimit is the time limit of the whole trial, which takes a minute on an idle machine.
 const flexLimit = 8 * time.Minute
 
-// TestFlexBridgeIsInTree: in a cluster of Kubernetes with a kubelet, the same
-// FlexVolumes are attached and mounted first by Kubernetes' in-tree plugin, and
-// then by the bridge. Pods find the same data, and the drivers are called with
-// the same, but for what the rows say. Then a volume is moved to the bridge and
-// back, and the bridge is killed while Pods use its volumes.
+// TestFlexBridgeIsInTree: in a cluster of Kubernetes with a kubelet, the same FlexVolumes are attached and mounted
+// first by Kubernetes' in-tree plugin, and then by the bridge. Pods find the same data, and the drivers get the same
+// calls, except as the rows say. Then a volume is moved to the bridge and back, and the bridge is killed while Pods use
+// its volumes.
 func TestFlexBridgeIsInTree(t *testing.T) {
 	j := newFlexJudge(t)
 	for _, g := range flexPodCases() {
@@ -65,7 +64,7 @@ type flexJudge struct {
 	*cluster.Cluster
 	t   *testing.T
 	ctx context.Context //nolint:containedctx // that of the test
-	// dir has what is not the kubelet's; root is the kubelet's directory.
+	// dir has everything that is not the kubelet's; root is the kubelet's directory.
 	dir, root string
 	s         side
 	bridge    *upstream.Program
@@ -127,7 +126,7 @@ func (j *flexJudge) socket(driver string) string {
 	return filepath.Join(j.root, "plugins", driver+".example.com", "csi.sock")
 }
 
-// serve runs the bridge, and waits until the kubelet knows its drivers.
+// serve runs the bridge, and waits until the kubelet has registered its drivers.
 func (j *flexJudge) serve() {
 	j.t.Helper()
 	j.bridge = upstream.Start(j.t, "volplane", "flex", "bridge", "--node=n1", "--objects",
@@ -147,7 +146,7 @@ func (j *flexJudge) serve() {
 	})
 }
 
-// createObjects makes what all Pods need, and a node that is not reached.
+// createObjects creates what all Pods need, and a node that cannot be reached.
 func (j *flexJudge) createObjects() {
 	j.t.Helper()
 	core, storage := j.Client.CoreV1(), j.Client.StorageV1()
@@ -245,7 +244,7 @@ func (j *flexJudge) devices() []string {
 	})
 }
 
-// round has the guests come to a side, use their volumes and go.
+// round creates the guests on a side, lets them use their volumes, and deletes them.
 func (j *flexJudge) round(side string) seenBy {
 	j.t.Helper()
 	begin, out := time.Now(), seenBy{name: side, uids: map[string]string{}}
@@ -284,7 +283,7 @@ func (j *flexJudge) round(side string) seenBy {
 	return out
 }
 
-// come makes a guest's Pod and returns its UID.
+// come creates a guest's Pod and returns its UID.
 func (j *flexJudge) come(side string, g flexPodCase) string {
 	j.t.Helper()
 	if !g.inline {
@@ -315,7 +314,7 @@ func (j *flexJudge) bound(claim string) {
 	})
 }
 
-// runs waits until the kubelet lets a Pod run, which has its volumes then.
+// runs waits until the kubelet lets a Pod run, which then has its volumes.
 func (j *flexJudge) runs(name string) {
 	j.t.Helper()
 	j.eventually(func() string {
@@ -350,7 +349,7 @@ func (j *flexJudge) path(pod string) string {
 	return points[0].Path
 }
 
-// use reads and writes as a Pod does, and says what that was like.
+// use reads and writes as a Pod would, and describes the result.
 func (j *flexJudge) use(side string, g flexPodCase) string {
 	j.t.Helper()
 	path := j.path(g.on(side))
@@ -419,7 +418,7 @@ func (j *flexJudge) delete(name string) {
 	j.must(pods.Delete(j.ctx, name, options))
 }
 
-// left says what is left of Pods in the cluster, and on the node.
+// left describes what is left of Pods in the cluster, and on the node.
 func (j *flexJudge) left() string {
 	pods, err := j.Client.CoreV1().Pods("default").List(j.ctx, metav1.ListOptions{})
 	if err != nil || len(pods.Items) > 0 {

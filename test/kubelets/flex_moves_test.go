@@ -49,8 +49,7 @@ func (j *flexJudge) migrated(verb, volume string) {
 	}
 }
 
-// visit has a Pod find and write a word in a guest's volume, which is mounted by
-// a plugin.
+// visit makes a Pod find one word and write another in a guest's volume, which a plugin mounts.
 func (j *flexJudge) visit(g flexPodCase, plugin, finds, writes string, meanwhile func()) {
 	j.t.Helper()
 	j.come(theirs, g)

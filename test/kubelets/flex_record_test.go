@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// recorder is one of the example drivers, which records its arguments and its answers. A
-// volume with the option daemon has a program that lives as long as it is mounted, as
-// those in user space have.
+// recorder is one of the example drivers, which records its arguments and its answers. A volume with the option daemon
+// has a program that lives as long as the mount, as filesystems in user space do.
 const recorder = `#!/bin/sh
 export LOFS_POOL=@POOL SCRATCH_SHARES=@POOL
 began=$(date +%s%N) forked=$(cut -d' ' -f22 /proc/$$/stat) code=0
@@ -118,9 +117,8 @@ func (s seenBy) line(c flexCall) string {
 	return whose + ": " + regexp.MustCompile(`/dev/loop[0-9]+`).ReplaceAllString(text, "DEVICE")
 }
 
-// lines returns the calls of a side's drivers, each call once, in the order of the first
-// ones: how often a host queries a name, or the state of a volume, depends on the time.
-// At the end is what Pods have seen.
+// lines returns the calls of a side's drivers, each call once, in the order of the first ones: how often a host queries
+// a name, or the state of a volume, depends on the time. At the end are the Pods' observations.
 func (j *flexJudge) lines(s seenBy) []string {
 	j.t.Helper()
 	var out []string
@@ -178,7 +176,7 @@ func spaced(t *testing.T, calls []flexCall) {
 		if c.Args[0] != "init" {
 			continue
 		}
-		// It takes time until a process is made.
+		// It takes time to create a process.
 		between := time.Duration(c.Forked-last[c.Driver]) * time.Second / 100
 		if _, again := last[c.Driver]; again && between < 500*time.Millisecond {
 			t.Errorf("%s had an init again after %v", c.Driver, between)

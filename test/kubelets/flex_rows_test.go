@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// flexRows are the reasons for which what drivers are called with may differ.
+// flexRows are the reasons why calls of drivers may differ.
 func flexRows() []row {
 	const group, firstKey = `"kubernetes.io/fsGroup":"4321",`, `"kubernetes.io/fsType"`
 	return append(flexModeRows(), []row{
@@ -90,8 +90,7 @@ func otherMode(line string) string {
 	return strings.Replace(line, reads, writes, 1)
 }
 
-// differsBy says that a line that only one side has is on the other side as it
-// is there: asOurs, or asTheirs.
+// differsBy says whether a line that only one side has occurs on the other side as expected there: asOurs, or asTheirs.
 func differsBy(d difference, line, asOurs, asTheirs string) bool {
 	if slices.Contains(d.OnlyOurs, line) {
 		return line != asTheirs && slices.Contains(d.OnlyTheirs, asTheirs)

@@ -53,7 +53,7 @@ func newKubeletCluster(t *testing.T, roles ...string) *kubeletCluster {
 	return h
 }
 
-// nothingLeft waits until no volume, attachment or mount is left, and then wants the driver to have nothing.
+// nothingLeft waits until no volume, attachment or mount is left, and then requires that the driver has nothing.
 func (h *kubeletCluster) nothingLeft() {
 	h.t.Helper()
 	upstream.Eventually(h.ctx, h.t, func() string { return h.side.Left(h.ctx) + below(h.t, h.root) })
@@ -65,7 +65,7 @@ func (h *kubeletCluster) nothingLeft() {
 	}
 }
 
-// bundled runs the bundled driver until the test ends. Its pool is beside the kubelet's directory.
+// bundled runs the bundled driver until the test ends. Its pool is next to the kubelet's directory.
 func bundled(t *testing.T, node, root string) *csi.Set {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -99,8 +99,8 @@ func dial(t *testing.T, sockets ...string) *csi.Set {
 	return drivers
 }
 
-// below describes the mounts below a kubelet's directory, which is a mount itself, and the loop devices of
-// files beside it.
+// below describes the mounts below a kubelet's directory, which is a mount itself, and the loop devices of files next
+// to it.
 func below(t *testing.T, root string) string {
 	t.Helper()
 	points, err := mount.Below(root)
@@ -141,7 +141,7 @@ func (h *kubeletCluster) must(err error) {
 	}
 }
 
-// useTwice has one Pod write to the claim's volume and another one read what it has written, and deletes the claim.
+// useTwice makes one Pod write to the claim's volume and another one read that, and deletes the claim.
 func (h *kubeletCluster) useTwice() {
 	h.t.Helper()
 	h.createObjects()
@@ -191,7 +191,7 @@ func (h *kubeletCluster) runWith(name, claim string) {
 	h.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false),
-		// A kubelet mounts what a container mounts.
+		// A kubelet mounts only volumes that a container mounts.
 		Containers: []corev1.Container{
 			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
 		},

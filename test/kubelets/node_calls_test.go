@@ -22,7 +22,7 @@ import (
 type nodeCall struct {
 	method, volume string
 	request        proto.Message
-	// found is what was at the target when it was to be unpublished.
+	// found is the content of the target before it was unpublished.
 	found string
 }
 
@@ -32,7 +32,7 @@ type callLog struct {
 	all []nodeCall
 }
 
-// note keeps a call, but for those of the attacher. It is a driver's Before.
+// note records a call, except those of the attacher. It is a driver's Before.
 func (l *callLog) note(_ context.Context, method string, r proto.Message) error {
 	if strings.HasPrefix(method, "ControllerPublish") || strings.HasPrefix(method, "ControllerUnpublish") {
 		return nil
@@ -64,9 +64,8 @@ func describe(path string) string {
 	return fmt.Sprintf("%v of group %d, read only %v", info.Mode(), st.Gid, fs.Flags&unix.ST_RDONLY != 0)
 }
 
-// lines returns the calls in words that are the same for every node, by volume
-// and in order; calls of the same kind that follow each other are for several
-// Pods, in any order. names has what is to be said in the place of what.
+// lines returns the calls in words that are the same for every node, by volume and in order; calls of the same kind
+// that follow each other are for several Pods, in any order. names replaces words that differ between nodes.
 func (l *callLog) lines(names *strings.Replacer) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,8 +105,7 @@ func counted(lines []string) []string {
 	return out
 }
 
-// requestText returns a request with its fields in order, and of tokens only what
-// they are for.
+// requestText returns a request with its fields in order, and only the purpose of tokens.
 func requestText(r proto.Message) (string, error) {
 	data, err := protojson.Marshal(r)
 	if err != nil {
@@ -131,7 +129,7 @@ func requestText(r proto.Message) (string, error) {
 	return string(data), err
 }
 
-// tokensText returns for whom tokens are and to whom they are bound.
+// tokensText returns the audiences of tokens, and the objects to which they are bound.
 func tokensText(text string) (string, error) {
 	var tokens map[string]struct{ Token, ExpirationTimestamp string }
 	if err := json.Unmarshal([]byte(text), &tokens); err != nil {
@@ -165,7 +163,7 @@ func tokensText(text string) (string, error) {
 	return strings.Join(out, "; "), nil
 }
 
-// hash is what paths have of a volume's id, and ids of a Pod's own volume.
+// hash is the part of paths derived from a volume's id, and of ids derived from a Pod's inline volume.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])

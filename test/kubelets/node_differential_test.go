@@ -64,8 +64,8 @@ func TestNodeIsKubelet(t *testing.T) {
 	compareCalls(t, nodeRows(), ours.calls.mustLines(t, names[ours]), theirs.calls.mustLines(t, names[theirs]))
 }
 
-// compareCalls reports calls that only one side makes without a known reason, and reasons that no
-// difference needs any more.
+// compareCalls reports calls that only one side makes without a known reason, and reasons that no difference uses any
+// more.
 func compareCalls(t *testing.T, rows []row, ours, theirs []string) {
 	t.Helper()
 	used := map[string]bool{}

@@ -9,9 +9,9 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// The drivers of the Pods: plain and grouping have no CSIDriver, and grouping gives files
-// to groups itself; informed gets the information about Pods and their groups; and loose
-// needs no attach, leaves groups alone and has tokens among its secrets.
+// These are the drivers of the Pods: plain and grouping have no CSIDriver, and grouping applies the fsGroup itself;
+// informed receives the information about Pods and their groups; and loose needs no attach, ignores fsGroup and has
+// tokens among its secrets.
 const (
 	plain    = "plain.csi.example.com"
 	informed = "informed.csi.example.com"
@@ -19,7 +19,7 @@ const (
 	loose    = "loose.csi.example.com"
 )
 
-// group is the one that Pods want their files to belong to.
+// group is the fsGroup of the Pods.
 const group = 4321
 
 func describedDrivers() []*storagev1.CSIDriver {
@@ -42,8 +42,8 @@ func describedDrivers() []*storagev1.CSIDriver {
 // guest is a Pod with one volume.
 type guest struct {
 	name string
-	// volume is the guest's name unless it says otherwise; guests of one volume
-	// share it, and the first of them makes it.
+	// volume is the guest's name unless it says otherwise; guests of one volume share it, and the first of them creates
+	// it.
 	volume, driver string
 	modes          []corev1.PersistentVolumeAccessMode
 	// inline says that the volume is the Pod's own.
@@ -113,7 +113,7 @@ func (g guest) volumeName() string {
 	return g.name
 }
 
-// podOn returns the guest's Pod for a node, whose name is in all others.
+// podOn returns the guest's Pod for a node, whose name is part of all other names.
 func (g guest) podOn(node string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: g.name + "-" + node}, Spec: corev1.PodSpec{
 		NodeName: node, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
@@ -138,8 +138,7 @@ func (g guest) podOn(node string) *corev1.Pod {
 	return pod
 }
 
-// volumeOn returns the volume that a guest brings to a node, nil when it has
-// none or another one's.
+// volumeOn returns the volume that a guest brings to a node, nil if it has none or one of another node.
 func (g guest) volumeOn(node string) *corev1.PersistentVolume {
 	if g.inline || len(g.modes) == 0 {
 		return nil

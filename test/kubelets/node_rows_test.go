@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// nodeRows are the reasons for which what drivers are called with may differ.
+// nodeRows are the reasons why calls of drivers may differ.
 func nodeRows() []row {
 	return []row{
 		{

@@ -23,9 +23,9 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestRegistrarRealKubelet: a kubelet knows a driver while `volplane registrar` runs beside it, also after
-// each of the two was killed. The kubelet forgets the driver when the registrar is asked to stop. When the
-// kubelet refuses the driver, the registrar ends with the reason (S1-003, S1-013).
+// TestRegistrarRealKubelet: a kubelet knows a driver while `volplane registrar` runs beside it, even after each of the
+// two was killed. The kubelet forgets the driver when the registrar is asked to stop. When the kubelet refuses the
+// driver, the registrar ends with the reason (S1-003, S1-013).
 func TestRegistrarRealKubelet(t *testing.T) {
 	c := cluster.Start(t)
 	r := &registered{Cluster: c, t: t, root: c.Kubelet(t, "n1")}
@@ -38,7 +38,7 @@ func TestRegistrarRealKubelet(t *testing.T) {
 	first.Kill()
 	second := r.announce()
 	r.known("id-1")
-	// What a driver says about its node is queried again.
+	// The driver's answers about its node are read again.
 	stop()
 	r.serve("id-2")
 	r.known("id-2")
@@ -145,7 +145,7 @@ func (r *registered) announce() *upstream.Program {
 	return upstream.Start(r.t, "volplane", r.flags(r.socket())...)
 }
 
-// known waits until the kubelet has written this id of the node, or no driver if it is empty.
+// known waits until the kubelet has written this node id, or has removed the driver if it is empty.
 func (r *registered) known(nodeID string) {
 	r.t.Helper()
 	upstream.Eventually(r.ctx, r.t, func() string {

@@ -10,9 +10,9 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// TestSnapshotsRealKubelet: in a cluster of Kubernetes with a kubelet, a snapshot has what a Pod had written
-// before, and a larger claim that is made of it has a filesystem of its own size. The bundled driver expands
-// it; beside a kubelet no other program does.
+// TestSnapshotsRealKubelet: in a cluster of Kubernetes with a kubelet, a snapshot has what a Pod had written before,
+// and a larger claim that is restored from it has a filesystem of its own size. The bundled driver expands it; with a
+// kubelet, no other program does.
 func TestSnapshotsRealKubelet(t *testing.T) {
 	h := newKubeletCluster(t, "provisioner", "attacher", "snapshotter", "snapshot-controller")
 	h.ServeSnapshots(h.ctx, t)
@@ -62,7 +62,7 @@ metadata: {name: s, namespace: default}
 spec: {source: {persistentVolumeClaimName: c}}
 `
 
-// largerRestore is a claim of twice the size of the one that the snapshot is of.
+// largerRestore is a claim twice as large as the source of the snapshot.
 const largerRestore = `
 apiVersion: v1
 kind: PersistentVolumeClaim

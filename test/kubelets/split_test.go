@@ -31,8 +31,8 @@ const (
 	nodeService       = "/csi.v1.Node/"
 )
 
-// TestDriverInTwoProcesses: in a cluster of Kubernetes, with a kubelet, a driver works whose node process and whose
-// controller have sockets of their own. Each half says that the driver has a controller, and answers Unimplemented to
+// TestDriverInTwoProcesses: in a cluster of Kubernetes, with a kubelet, a driver works that has separate sockets for
+// its node process and its controller. Each half says that the driver has a controller, and answers Unimplemented to
 // calls of the other half: the registrar needs the node's half only, and controllers refuse to run beside it.
 func TestDriverInTwoProcesses(t *testing.T) {
 	t.Parallel()
@@ -46,7 +46,7 @@ func TestDriverInTwoProcesses(t *testing.T) {
 	var cancel context.CancelFunc
 	h.ctx, cancel = context.WithTimeout(t.Context(), cluster.MountLimit)
 	defer cancel()
-	// A kubelet does not see what registers there.
+	// A kubelet does not see drivers that register there.
 	elsewhere := filepath.Join(filepath.Dir(root), "whole")
 	bundled(t, "n1", elsewhere)
 	whole := filepath.Join(elsewhere, "plugins", volume.LocalDriver, "csi.sock")
@@ -94,7 +94,7 @@ func runs(t *testing.T, program func(context.Context) error) {
 	})
 }
 
-// serveHalf serves a driver at another socket, but not one of its services, until the test ends, and returns that
+// serveHalf serves a driver, without one of its services, at another socket until the test ends, and returns that
 // socket.
 func serveHalf(t *testing.T, service, driver, socket string) string {
 	t.Helper()
@@ -114,7 +114,7 @@ func serveHalf(t *testing.T, service, driver, socket string) string {
 		if !ok || strings.HasPrefix(method, service) {
 			return status.Errorf(codes.Unimplemented, "unknown service %s", service)
 		}
-		// An empty message keeps the fields that it does not know.
+		// An empty message keeps unknown fields.
 		request, answer := &emptypb.Empty{}, &emptypb.Empty{}
 		if err := s.RecvMsg(request); err != nil {
 			return err

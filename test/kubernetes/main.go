@@ -1,6 +1,5 @@
-// Command kubernetes is the control plane of Kubernetes and its kubelet in one
-// program, so that a machine builds and links them once. The name that it is
-// run by says which of them it is.
+// Command kubernetes is the control plane of Kubernetes and its kubelet in one program, which a machine then builds and
+// links once. The name under which it runs selects the program.
 package main
 
 import (
@@ -22,8 +21,8 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/attachdetach"
 )
 
-// controllers is kube-controller-manager. It has a flag that upstream's lacks, so that tests need not wait for as long
-// as a node may take.
+// controllers is kube-controller-manager. It has a flag that upstream's lacks, which lets tests wait for a shorter time
+// than a node may take.
 func controllers() *cobra.Command {
 	c := manager.NewControllerManagerCommand()
 	t := &attachdetach.DefaultTimerConfig

@@ -49,7 +49,7 @@ func TestEveryAlertIsPlayed(t *testing.T) {
 			t.Errorf("%s is played %d times, want it silent and firing", a[1], n)
 		}
 	}
-	// An alert that fires has labels, one that is silent has none.
+	// An alert that fires has labels, a silent one has none.
 	if !strings.Contains(string(played), "exp_alerts: []") {
 		t.Error("nothing is silent")
 	}

@@ -1,11 +1,10 @@
 package main
 
-// bound is what part of the changes of a package, or of one of its files, its
-// own tests must notice.
+// bound is the share of the changes of a package, or of one of its files, that its own tests must notice.
 type bound struct {
 	// prefix is how the import paths of the packages begin.
 	prefix string
-	// file is one file of the package; none is for all together.
+	// file is one file of the package; empty means all together.
 	file    string
 	percent float64
 }

@@ -14,17 +14,17 @@ type mutant struct {
 	file   string
 	// line is where it is shown; from and to are the lines that its text is on.
 	line, from, to int
-	// change says in words what it is.
+	// change describes it in words.
 	change          string
 	unbuilt, killed bool
 	edits           []edit
 }
 
-// edit is text that is put in, or over what is up to end.
+// edit is text to insert, or to put in the place of the text up to end.
 type edit struct {
 	at, end int
 	text    string
-	// closes says that it belongs to what ends there.
+	// closes means that it belongs to a construct that ends there.
 	closes bool
 }
 
@@ -57,7 +57,7 @@ func (f *finder) short(n ast.Node) string {
 	return f.text(n)
 }
 
-// add notes a change of what is around n; before and after get its number.
+// add records a change around n; before and after get its number.
 func (f *finder) add(n ast.Node, before, after, change string, more ...edit) {
 	f.next++
 	m := &mutant{
@@ -72,7 +72,7 @@ func (f *finder) add(n ast.Node, before, after, change string, more ...edit) {
 	f.found = append(f.found, m)
 }
 
-// walk visits a node and what is in it; outer changes come first.
+// walk visits a node and its children; outer changes come first.
 func (f *finder) walk(n ast.Node) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch x := n.(type) {
@@ -133,7 +133,7 @@ func (f *finder) visit(n ast.Node) {
 	}
 }
 
-// condition negates what is not a comparison; comparisons are found wherever they are.
+// condition negates conditions that are not comparisons; comparisons are found wherever they are.
 func (f *finder) condition(e ast.Expr) {
 	if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && (b.Op.Precedence() == 3 || logical(b.Op)) {
 		return
@@ -173,7 +173,7 @@ func (f *finder) binary(x *ast.BinaryExpr) {
 	}
 }
 
-// boundary lets the two sides be equal, or no more.
+// boundary includes equality of the two sides, or excludes it.
 func (f *finder) boundary(x *ast.BinaryExpr) {
 	to := map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}[x.Op]
 	if to == "" {
@@ -211,8 +211,7 @@ func (f *finder) remove(s ast.Stmt) {
 	f.add(s, "if !mutantOn(#) { ", " }", "removed: "+f.short(s))
 }
 
-// harmless says that no unit test has to notice if a call is missing: it logs, locks,
-// ends what is over anyway, or panics.
+// harmless says that no unit test has to notice a missing call: it logs, locks, cleans up after the end, or panics.
 func (f *finder) harmless(e ast.Expr) bool {
 	call, ok := e.(*ast.CallExpr)
 	if !ok {
@@ -229,7 +228,7 @@ func (f *finder) harmless(e ast.Expr) bool {
 	return false
 }
 
-// returned has a function return the zero values of its results instead.
+// returned makes a function return the zero values of its results instead.
 func (f *finder) returned(r *ast.ReturnStmt) {
 	types := f.results[len(f.results)-1]
 	if len(r.Results) == 0 || !slices.ContainsFunc(r.Results, func(e ast.Expr) bool { return !f.zero(e) }) {
@@ -301,7 +300,7 @@ func (f *finder) elements(x *ast.CompositeLit, element ast.Expr) {
 	}
 }
 
-// untyped is a literal that leaves out its type; what is put around it needs it.
+// untyped is a literal without its type; text around it needs the type.
 func (f *finder) untyped(x *ast.CompositeLit, element ast.Expr) {
 	at, typ := f.offset(x.Pos()), f.text(element)
 	star, pointer := element.(*ast.StarExpr)

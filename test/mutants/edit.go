@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// support is what changed files use. MUTANT is the number of the change that is
-// on; with MUTANT_TRACE the numbers of those that are reached are added to that
-// file.
+// support is the code that changed files use. MUTANT is the number of the active change; with MUTANT_TRACE the numbers
+// of the changes that are reached are added to that file.
 const support = `
 import (
 	"cmp"
@@ -94,8 +93,7 @@ func (c *changed) text() []byte {
 			edits = append(edits, m.edits...)
 		}
 	}
-	// What ends comes before what begins, the innermost first; what was found
-	// first is outermost.
+	// Ends come before beginnings, the innermost first; the first one found is the outermost.
 	var opens, closes []edit
 	for _, e := range append(edits, c.always...) {
 		if e.closes {
@@ -118,8 +116,7 @@ func (c *changed) text() []byte {
 	return []byte(out.String())
 }
 
-// refuse takes changes out whose text is on a line that does not build, and says
-// whether there were any.
+// refuse drops changes whose text is on a line that does not build, and says whether there were any.
 func (c *changed) refuse(line int) bool {
 	var on []*mutant
 	for _, m := range c.mutants {
@@ -127,7 +124,7 @@ func (c *changed) refuse(line int) bool {
 			on = append(on, m)
 		}
 	}
-	// Most often it is the type of a result whose name means something else here.
+	// The most frequent cause is the type of a result whose name means something else here.
 	if i := slices.IndexFunc(on, func(m *mutant) bool { return strings.HasPrefix(m.change, "returned") }); i >= 0 {
 		on = on[i : i+1]
 	}

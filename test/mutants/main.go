@@ -83,8 +83,8 @@ func byPlace(a, b *mutant) int {
 	return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line))
 }
 
-// tryPackage tries all changes of a package, prints what came of them, and
-// returns the count and which of its bounds are not reached.
+// tryPackage tries all changes of a package, prints the results, and returns the count and the bounds that are not
+// reached.
 func tryPackage(ctx context.Context, o options, p listed) (tally, []string, error) {
 	m, err := prepare(ctx, p, o.files)
 	if err != nil {

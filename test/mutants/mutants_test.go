@@ -34,7 +34,7 @@ func TestMutants(t *testing.T) {
 	}}
 	err = run(t.Context(), o, []string{"./..."})
 	if diff := cmp.Diff(string(want), out.String()); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("output (-want +got):\n%s", diff)
 	}
 	if err == nil || !strings.HasPrefix(err.Error(), "below the bound: example.org/made/made.go ") ||
 		strings.Contains(err.Error(), ", example") {

@@ -144,8 +144,8 @@ func (m *trial) compile(ctx context.Context) (string, error) {
 	return string(out), err
 }
 
-// judge runs the tests without a change, to know what they reach and how long
-// they take, and then with each change that is reached.
+// judge runs the tests without a change, to learn what they cover and how long they take, and then with each covered
+// change.
 func (m *trial) judge(ctx context.Context, parallel int) error {
 	if len(m.TestGoFiles)+len(m.XTestGoFiles) == 0 {
 		return nil
@@ -195,8 +195,8 @@ func (m *trial) readReached(trace string) error {
 	return s.Err()
 }
 
-// test runs the tests once. Tests that hang have noticed; they end with all that
-// they have started.
+// test runs the tests once. Tests that hang have noticed the change; they are ended with all processes that they have
+// started.
 func (m *trial) test(ctx context.Context, env string) (string, error) {
 	if m.limit > 0 {
 		var cancel context.CancelFunc

@@ -1,3 +1,3 @@
-// Package nodes tests control planes that other nodes join, whose processes are killed: the built programs on one
-// host, or on three in network namespaces of their own.
+// Package nodes tests control planes that other nodes join, whose processes are killed: the built programs on one host,
+// or on three in separate network namespaces.
 package nodes

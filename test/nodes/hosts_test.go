@@ -14,7 +14,7 @@ import (
 )
 
 // TestHosts runs testdata/hosts/*.txtar on three hosts: network namespaces with one network. The commands on1, on2 and
-// on3 run a program on them; host 1 is at 198.18.0.1. $DIR is a directory on the disk, for what is to be mounted.
+// on3 run a program on them; host 1 is at 198.18.0.1. $DIR is a directory on the disk, for mounts.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{

@@ -55,8 +55,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 // world is a control plane and a second node with separate processes.
 type world struct {
 	plane *plane.Plane
-	// address is where it listens, again after each end: there the kubeconfigs
-	// of the others point to.
+	// address is where it listens, again after each restart: the kubeconfigs of the others point there.
 	address string
 	others  []*plane.Process
 	killed  atomic.Int64

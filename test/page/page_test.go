@@ -42,8 +42,8 @@ func quiet(t *testing.T, tab *browser.Tab, link string) {
 	}
 }
 
-// TestLive: a change is seen without a reload, what has not changed stays as it is, the focus too, and a screen
-// reader is notified; the link does not work twice.
+// TestLive: a change is shown without a reload; unchanged parts and the focus stay, and a screen reader is notified;
+// the link does not work twice.
 func TestLive(t *testing.T) {
 	s, link := play(t, town()...)
 	b := browser.Start(t)
@@ -79,7 +79,7 @@ func TestLive(t *testing.T) {
 	other.Go(rootOf(link), body+".includes('volplane page')")
 }
 
-// TestWithoutScripts: everything is available in a browser that runs no scripts, and a reload shows what is new.
+// TestWithoutScripts: everything is available in a browser without scripts, and a reload shows changes.
 func TestWithoutScripts(t *testing.T) {
 	s, link := play(t, town()...)
 	tab := browser.Start(t).Open(t)
@@ -101,8 +101,7 @@ func TestWithoutScripts(t *testing.T) {
 	quiet(t, tab, link)
 }
 
-// TestKeyboard: each link, field and button is reached with the key Tab, in the order in which they are read, and is
-// seen to have the focus.
+// TestKeyboard: each link, field and button is reached with the key Tab, in reading order, and visibly has the focus.
 func TestKeyboard(t *testing.T) {
 	_, link := play(t, town()...)
 	tab := browser.Start(t).Open(t)
@@ -126,15 +125,15 @@ func TestKeyboard(t *testing.T) {
 	quiet(t, tab, link)
 }
 
-// node is one of the tree that a screen reader is given.
+// node is a node of the tree for screen readers.
 type node struct {
 	Ignored bool
 	Role    struct{ Value string }
 	Name    struct{ Value string }
 }
 
-// TestScreenReader: what a screen reader is given has landmarks, headings, tables with headers, a list for the chain,
-// and a place for news, and everything that can be operated has a name.
+// TestScreenReader: a screen reader gets landmarks, headings, tables with headers, a list for the chain, and a place
+// for news, and every control has a name.
 func TestScreenReader(t *testing.T) {
 	_, link := play(t, town()...)
 	tab := browser.Start(t).Open(t)

@@ -108,7 +108,7 @@ func sized(text string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(text)}
 }
 
-// town is a control plane with a claim that is mounted, photos, and one whose driver has no room, backups.
+// town is a control plane with a mounted claim, photos, and one whose driver has no room, backups.
 func town() []runtime.Object {
 	meta := func(name string, minute int) metav1.ObjectMeta {
 		return metav1.ObjectMeta{

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// asking returns the configuration of a client that asks one of the API servers, and the next one when that does not
-// answer.
+// asking returns the configuration of a client that uses one of the API servers, and the next one when that does not
+// respond.
 func (h *livingHosts) asking(first int) *rest.Config {
 	config, turn := rest.CopyConfig(h.config), &turning{}
 	for _, name := range h.names {
@@ -62,8 +62,8 @@ func kinds() []schema.GroupVersionResource {
 }
 
 // deleteLate deletes the objects of lives that none of them has used. A request that was not answered in time may be
-// carried out much later: by an API server that was suspended, or by the etcd, which gets it when a way is mended. The
-// life has repeated it at another API server, and has deleted what that one has created.
+// carried out much later: by an API server that was suspended, or by etcd, which receives it when a connection is
+// restored. The life has repeated it at another API server, and has deleted what that one created.
 func (h *livingHosts) deleteLate() error {
 	client, err := dynamic.NewForConfig(h.config)
 	if err != nil {

@@ -25,11 +25,11 @@ const (
 	nowhere = "02:00:00:00:00:01"
 )
 
-// newHosts starts hosts, each with a network namespace, a member of the etcd and a control plane. What happens to the
-// network between them does not happen to that between each of them and the test.
+// newHosts starts hosts, each with a network namespace, a member of the etcd and a control plane. Disturbances of the
+// network between them do not affect the connections to the test.
 func newHosts(t *testing.T, names ...string) *world {
 	t.Helper()
-	remove := func() { // also what an interrupted run has left
+	remove := func() { // also leftovers of an interrupted run
 		for _, name := range names {
 			_ = exec.Command("ip", "netns", "del", bridge+name).Run()
 			_ = exec.Command("ip", "link", "del", bridge+name).Run()
@@ -69,8 +69,8 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// cut has whatever a host sends to another one be lost, without any error, as on a broken way: its frames go to an
-// address that no host has. What the other one sends still comes.
+// cut drops everything that a host sends to another one, without any error, as on a broken path: its frames go to an
+// address that no host has. The other direction still works.
 func (w *world) cut(from, to string) {
 	w.t.Helper()
 	ip(w.t, "-n", bridge+from, "neigh", "replace", addressOf(to), "lladdr", nowhere, "dev", "eth0", "nud", "permanent")
@@ -81,7 +81,7 @@ func (w *world) mend(from, to string) {
 	ip(w.t, "-n", bridge+from, "neigh", "del", addressOf(to), "dev", "eth0")
 }
 
-// disturbance is what happens to a host, or to the network between hosts, and ends.
+// disturbance is a temporary event of a host, or of the network between hosts.
 type disturbance struct {
 	what        string
 	least, most time.Duration
@@ -114,14 +114,14 @@ func (w *world) pause(d time.Duration) {
 	}
 }
 
-// ofPlane returns what may happen to the control plane of a host.
+// ofPlane returns the possible events of the control plane of a host.
 func (w *world) ofPlane(random *rand.Rand, a string) []disturbance {
 	p, start := w.planes[a], func() { w.start(a) }
 	signal := func(s syscall.Signal) func() { return func() { _ = syscall.Kill(p.PID(), s) } }
 	return []disturbance{
 		{"the control plane of " + a + " is killed, and away", 0, 8 * time.Second, p.Kill, start},
 		{"the control plane of " + a + " is ended, and away", 0, 8 * time.Second, p.Stop, start},
-		// Longer than its leases last: it does not know yet that others hold them when it goes on.
+		// This is longer than its leases last: when it resumes, it does not know yet that others hold them.
 		{
 			"the control plane of " + a + " is suspended", 16 * time.Second, 20 * time.Second,
 			signal(syscall.SIGSTOP), signal(syscall.SIGCONT),
@@ -134,7 +134,7 @@ func (w *world) ofPlane(random *rand.Rand, a string) []disturbance {
 	}
 }
 
-// ofMember returns what may happen to the member of the etcd on a host.
+// ofMember returns the possible events of the etcd member on a host.
 func (w *world) ofMember(a string) []disturbance {
 	m := w.member(a)
 	slow, quick := context.WithCancel(context.Background())
@@ -142,7 +142,7 @@ func (w *world) ofMember(a string) []disturbance {
 	return []disturbance{
 		{"the etcd of " + a + " is killed, and away", 0, 8 * time.Second, m.Kill, m.Start},
 		{"the etcd of " + a + " is suspended", 2 * time.Second, 12 * time.Second, m.Freeze, m.Thaw},
-		// That is what a member is to the others whose disk is slow: it answers, and not soon.
+		// To the others, it looks like a member with a slow disk: it responds, but late.
 		{
 			"the disk of the etcd of " + a + " is slow", 5 * time.Second, 10 * time.Second,
 			func() { pulses.Go(func() { pulse(slow, m) }) }, func() { quick(); pulses.Wait() },

@@ -68,7 +68,7 @@ func (h *livingHosts) live(t *testing.T, random *rand.Rand, name string) {
 	l.delete(anyPlane, name)
 }
 
-// begin has a claim mounted on the node, and returns the path.
+// begin mounts a claim on the node, and returns the path.
 func (l *life) begin(claim *corev1.PersistentVolumeClaim) string {
 	l.t.Helper()
 	path := l.use(anyPlane, claim, l.node)
@@ -78,7 +78,7 @@ func (l *life) begin(claim *corev1.PersistentVolumeClaim) string {
 	return path
 }
 
-// see remembers that the life has used an object, which it returns.
+// see records that the life has used an object, which it returns.
 func (l *life) see(kind schema.GroupVersionResource, name string) (o *unstructured.Unstructured) {
 	l.t.Helper()
 	l.eventually(kind.Resource+" "+name, func() (err error) {
@@ -97,7 +97,7 @@ func (l *life) write() {
 	}
 }
 
-// mustHave fails the test unless the volume at a path has what the life wrote.
+// mustHave fails the test unless the volume at a path has the data that the life wrote.
 func (l *life) mustHave(path string) {
 	l.t.Helper()
 	if data, err := os.ReadFile(filepath.Join(path, "life")); err != nil || string(data) != l.name {

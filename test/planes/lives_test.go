@@ -31,20 +31,20 @@ import (
 const (
 	// fewLives is how many lives `make test` plays at least, and atATime how many at the same time.
 	fewLives, atATime = 100, 24
-	// perRound is how many disturbances there are in a round, after which everything is compared.
+	// perRound is the number of disturbances in a round, after which everything is compared.
 	perRound = 2
-	// askLimit is how long a life waits for an API server before it asks the next one.
+	// askLimit is how long a life waits for an API server before it tries the next one.
 	askLimit = 5 * time.Second
-	// anyPlane is the client that asks another API server when one does not answer.
+	// anyPlane is the client that asks another API server when one does not respond.
 	anyPlane = "any"
 )
 
 // TestLives: three hosts with a control plane and a member of the etcd each. Control planes are killed, suspended and
 // started with other clocks, members die, stall and are slow, and hosts do not reach each other, while claims are made,
 // mounted, written, grown, snapshotted and deleted on all of them by any API server. The storage is each host's own, or
-// an array that all of them reach. Whenever all is calm the API, the drivers, the mounts and the pools agree: there is
-// what stays mounted, and nothing else. What stays mounted can be written at any time, and is the same mount. The array
-// is called by one host at a time, which holds the lease, and no volume is published to two.
+// an array that all of them reach. Whenever all is calm, the API, the drivers, the mounts and the pools agree: only the
+// permanent volumes exist. These can be written at any time, and keep their mounts. Only one host at a time calls the
+// array, the holder of the lease, and no volume is published to two.
 func TestLives(t *testing.T) {
 	t.Parallel()
 	seed, want := seeds.First(t), seeds.Count(t, fewLives)
@@ -85,7 +85,7 @@ func TestLives(t *testing.T) {
 		h.played.Load(), seed, h.held.Load(), h.unread.Load())
 }
 
-// end deletes what stayed mounted, and reports what went wrong at the array during the test.
+// end deletes the permanent volumes, and reports what went wrong at the array during the test.
 func (h *livingHosts) end(volumes []string) {
 	h.t.Helper()
 	for _, id := range volumes {
@@ -116,10 +116,10 @@ type livingHosts struct {
 	stays []string
 	// seen has the UIDs of all objects that lives have used.
 	seen *sync.Map
-	// looking are the looks at callers of the array.
+	// looking counts the checks of callers of the array that are in progress.
 	looking sync.WaitGroup
-	// played counts the lives; held and unread the calls of the array whose caller held the lease, and those in which it
-	// could not be read.
+	// played counts the lives; held the calls of the array whose caller held the lease, and unread those for which the
+	// lease could not be read.
 	played, held, unread atomic.Int64
 }
 
@@ -153,8 +153,8 @@ func newLivingHosts(t *testing.T, names []string) *livingHosts {
 	return h
 }
 
-// called takes a moment, as a call of an array does, so that calls of two would meet, and has mustHold look at the
-// caller.
+// called takes a moment, as a call of an array does, which makes calls of two hosts overlap, and makes mustHold check
+// the caller.
 func (h *livingHosts) called(ctx context.Context, client kubernetes.Interface, host string) {
 	came := time.Now()
 	h.looking.Go(func() { h.mustHold(client, host, came) })
@@ -165,11 +165,11 @@ func (h *livingHosts) called(ctx context.Context, client kubernetes.Interface, h
 }
 
 // mustHold reports a call of the array by a host when another one holds the lease for it, and held it before the call
-// came.
+// arrived.
 func (h *livingHosts) mustHold(client kubernetes.Interface, host string, came time.Time) {
 	leases, name := client.CoordinationV1().Leases(volume.NamespaceSystem), volume.ProvisionerLease(array.Driver)
 	l, err := leases.Get(h.t.Context(), name, metav1.GetOptions{})
-	for range h.names[1:] { // the client asks another API server then
+	for range h.names[1:] { // the client then tries another API server
 		if err != nil {
 			l, err = leases.Get(h.t.Context(), name, metav1.GetOptions{})
 		}
@@ -244,14 +244,14 @@ func (h *livingHosts) keepWriting(ctx context.Context, path string) error {
 	}
 }
 
-// mountAt returns what identifies the mount at a path. No later mount has the same.
+// mountAt returns an identifier of the mount at a path, which no later mount reuses.
 func mountAt(path string) (uint64, error) {
 	var s unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID_UNIQUE, &s)
 	return s.Mnt_id, err
 }
 
-// useArray has a host write to whatever volumes of the array are mounted there.
+// useArray makes a host write to all volumes of the array that are mounted there.
 func (h *livingHosts) useArray(ctx context.Context, name string) {
 	ticker := time.NewTicker(writePause)
 	defer ticker.Stop()

@@ -18,8 +18,8 @@ import (
 )
 
 // TestLivesWhilePlanesDie: control planes are killed and stopped, one after the other, while claims are made, mounted
-// and deleted on the nodes of the others by any API server. Volumes of a node whose control plane is away wait, and
-// are there when it is back. At the end nothing is left behind anywhere.
+// and deleted on the nodes of the others by any API server. Volumes of a node whose control plane is down wait, and
+// come up when it is back. At the end nothing is left behind anywhere.
 func TestLivesWhilePlanesDie(t *testing.T) {
 	t.Parallel()
 	names := []string{"n1", "n2", "n3"}
@@ -97,8 +97,8 @@ func TestHandOver(t *testing.T) {
 	w.nothingLeft("n1")
 }
 
-// TestQuorumLost: the store has no quorum for longer than the leases of the control planes last. What is mounted stays,
-// and when the quorum is back all goes on by itself.
+// TestQuorumLost: the store has no quorum for longer than the leases of the control planes last. Mounts stay, and when
+// the quorum is back everything continues on its own.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
@@ -169,7 +169,8 @@ func TestSecondOfOneName(t *testing.T) {
 }
 
 // TestGivenUp: the host of the first control plane never comes back. The other one works for its own node; when a user
-// gives that host up, it also takes over what belongs to no living node, and nothing waits for the lost host any more.
+// gives that host up, it also takes over the volumes that belong to no living node, and nothing waits for the lost host
+// any more.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
@@ -187,12 +188,12 @@ func TestGivenUp(t *testing.T) {
 	for _, name := range []string{"next", "late", "lost"} {
 		w.delete("n2", name)
 	}
-	delete(w.planes, "n1") // its host is gone, with what is there
+	delete(w.planes, "n1") // its host is gone, with everything on it
 	w.nothingLeft("n2")
 }
 
-// TestAgentsFindAnother: the agent of a joined host connects to another control plane when that dies by whose
-// invitation it has joined, and after a restart, too. So do the commands of both hosts.
+// TestAgentsFindAnother: the agent of a joined host connects to another control plane when the one that invited it
+// dies, and after a restart, too. So do the commands of both hosts.
 func TestAgentsFindAnother(t *testing.T) {
 	t.Parallel()
 	const network = "10.214.7."
@@ -233,7 +234,7 @@ func TestAgentsFindAnother(t *testing.T) {
 	w.nothingLeft("n2")
 }
 
-// addAddresses gives the host more addresses for the time of a test.
+// addAddresses gives the host more addresses during a test.
 func addAddresses(t *testing.T, all ...string) {
 	t.Helper()
 	for _, address := range all {
@@ -247,7 +248,7 @@ func addAddresses(t *testing.T, all ...string) {
 }
 
 // commandsFind runs commands of the host of n1 and of a joined one while n1 ends. Each is answered, and in the end each
-// says that another control plane has.
+// reports that another control plane has answered.
 func (w *world) commandsFind(another string, end func()) {
 	w.t.Helper()
 	ended := make(chan struct{})

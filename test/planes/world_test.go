@@ -39,7 +39,7 @@ type world struct {
 	clients map[string]kubernetes.Interface
 	// joins are the flags of those that were invited.
 	joins map[string][]string
-	// network is what the addresses of the control planes begin with, and port is their port, 0 for any.
+	// network is the prefix of the control planes' addresses, and port is their port, 0 means any.
 	network, port string
 	// under begins the command of a control plane that does not run on this host.
 	under map[string][]string
@@ -104,7 +104,7 @@ func (w *world) close() {
 
 func (w *world) dirOf(name string) string { return filepath.Join(w.dir, name) }
 
-// invite has a control plane invite another one.
+// invite makes a control plane invite another one.
 func (w *world) invite(by, name string) {
 	w.t.Helper()
 	file, err := w.planes[by].Invite(name, "--control-plane")
@@ -131,8 +131,8 @@ func (w *world) flags(name string) []string {
 	}, w.joins[name]...)
 }
 
-// start starts a control plane, for the first time or again. Like its unit of systemd, it starts one again that gives
-// up because the store does not answer in time.
+// start starts a control plane, for the first time or again. Like its systemd unit, it restarts one that gives up
+// because the store does not respond in time.
 func (w *world) start(name string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
@@ -175,13 +175,13 @@ func (w *world) driverOf(by, node string) (id string, err error) {
 	return "", fmt.Errorf("node %s has no driver yet", node)
 }
 
-// leader returns the name of the control plane that runs the controllers of the cluster, as another one says.
+// leader returns the name of the control plane that runs the controllers of the cluster, according to another one.
 func (w *world) leader(by string) (string, error) {
 	return plane.Leader(w.t.Context(), w.clients[by], maps.Keys(w.planes))
 }
 
 // mount creates a claim, and a Pod with it on a node, and waits until it is mounted. by is the control plane whose API
-// is asked.
+// is used.
 func (w *world) mount(by, name, node string) {
 	w.t.Helper()
 	w.use(by, plane.Claim(name, "8Mi"), node)
@@ -236,7 +236,7 @@ func (w *world) bound(by, name string) (volume *corev1.PersistentVolume) {
 	return volume
 }
 
-// delete deletes the Pod and the claim of a name, and waits until the claim is gone.
+// delete deletes the Pod and the claim with a name, and waits until the claim is gone.
 func (w *world) delete(by, name string) {
 	w.t.Helper()
 	w.eventually("delete "+name, func() error {
@@ -261,7 +261,7 @@ func ignoreExists(err error) error {
 	return err
 }
 
-// immediate makes a class whose volumes are made without a Pod, and so for no node.
+// immediate creates a class whose volumes are created without a Pod, and so for no node.
 func (w *world) immediate(by string) {
 	w.t.Helper()
 	_, err := w.clients[by].StorageV1().StorageClasses().Create(w.t.Context(), &storagev1.StorageClass{
@@ -286,7 +286,8 @@ func (w *world) nothingLeft(by string) {
 	w.eventually("everything is gone", func() error { return w.onlyLeft(by, nil) })
 }
 
-// onlyLeft returns an error unless these are all things of volumes in the API, at the drivers and on the hosts.
+// onlyLeft returns an error unless these are all objects and remains of volumes in the API, at the drivers and on the
+// hosts.
 func (w *world) onlyLeft(by string, want []string) error {
 	now, err := w.leftovers(by)
 	if err != nil {
@@ -302,7 +303,7 @@ func (w *world) onlyLeft(by string, want []string) error {
 	return nil
 }
 
-// leftovers names all things of volumes in the API, at the drivers and on the hosts.
+// leftovers names all objects and remains of volumes in the API, at the drivers and on the hosts.
 func (w *world) leftovers(by string) ([]string, error) {
 	all, err := plane.Objects(w.t.Context(), w.clients[by])
 	if err != nil {

@@ -1,4 +1,3 @@
-// Package sanity plays csi-sanity against the bridge, with a script behind it:
-// a process can play it once, and that of package integration is the bundled
-// driver's.
+// Package sanity plays csi-sanity against the bridge, with a script behind it: a process can play it only once, and
+// package integration does so for the bundled driver.
 package sanity

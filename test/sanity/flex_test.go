@@ -36,8 +36,8 @@ func TestSanity(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(dir, "plugins/example.com~lofs"), 0o755))
 	text, err := os.ReadFile("../../examples/flex/lofs/lofs")
 	must(t, err)
-	// The suite's names of volumes are long and have capitals, and what is mounted
-	// grows only with more rights than a test may have.
+	// The suite's names of volumes are long and have capitals, and mounted filesystems grow only with more rights than a
+	// test may have.
 	script := strings.NewReplacer("/var/lib/lofs", filepath.Join(dir, "pool"), "[a-z0-9.-]", "[a-zA-Z0-9.-]",
 		"[!a-z0-9.-]", "[!a-zA-Z0-9.-]", `"$name" 63`, `"$name" 250`, "said=$(resize2fs", "said=$(true").Replace(string(text))
 	must(t, os.WriteFile(filepath.Join(dir, "plugins/example.com~lofs/lofs"), []byte(script), 0o755))

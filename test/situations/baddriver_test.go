@@ -26,10 +26,10 @@ import (
 
 const badName = "bad.csi.example.com"
 
-// misdeed is a mistake of a driver, and what is reported to users about it.
+// misdeed is a mistake of a driver, and the resulting report to users.
 type misdeed struct {
 	name string
-	// begin has the driver do it, end has it stop.
+	// begin starts the driver's misbehaviour, and end stops it.
 	begin, end func(*csitest.Driver)
 	// says are words of the answer of `volplane why pod/NAME`.
 	says []string
@@ -158,7 +158,7 @@ func (w *badWorld) play(ctx context.Context, t *testing.T, name string, m misdee
 	must(w.make(ctx, claim, plane.Pod(name, name, "")))
 	w.told(ctx, t, "pod/"+name, m.says)
 
-	// No other claim has to wait.
+	// No other claim may wait.
 	must(w.make(ctx, plane.Claim(name+"-good", "16Mi"), plane.Pod(name+"-good", name+"-good", "")))
 	must(w.mounted(ctx, name+"-good"))
 	must(w.remove(ctx, name+"-good"))
@@ -201,7 +201,7 @@ func (w *badWorld) mounted(ctx context.Context, pod string) error {
 	})
 }
 
-// told waits until the answer of `volplane why` has all words.
+// told waits until the answer of `volplane why` contains all words.
 func (w *badWorld) told(ctx context.Context, t *testing.T, subject string, words []string) {
 	t.Helper()
 	w.until(ctx, t, func() string {

@@ -34,11 +34,11 @@ const situationsFile = "testdata/situations.txt"
 // situation is a paragraph of the file.
 type situation struct {
 	argues string
-	// steps are what users, administrators and the driver do, in this order.
+	// steps are the actions of users, administrators and the driver, in order.
 	steps []string
-	// ask is the object, headline the answer about it in one line.
+	// ask is the object, and headline the answer about it in one line.
 	ask, headline string
-	// also is what the answer has besides; empty when nothing is expected.
+	// also is what the answer must contain as well; empty means nothing.
 	also string
 }
 
@@ -120,8 +120,8 @@ func writeSituations(t *testing.T, all []situation) {
 
 func nameOf(i int) string { return fmt.Sprintf("s%02d", i) }
 
-// early plays the steps of a paragraph that begin with that word, before all paragraphs: what follows from
-// them is only reported after a while.
+// early plays the steps of a paragraph that begin with that word, before all paragraphs: their consequences are only
+// reported after a while.
 func (w *badWorld) early(t *testing.T, ns string, s *situation) {
 	t.Helper()
 	if !s.early() {
@@ -202,8 +202,8 @@ func (w *badWorld) situation(ctx context.Context, t *testing.T, ns string, s *si
 	w.agree(ctx, t, ns)
 }
 
-// agree fails unless the control plane, which answers from what it has in memory, says of all that waits in a namespace
-// what all objects say that are read.
+// agree fails unless the control plane, which answers from memory, gives the same explanations for everything that
+// waits in a namespace as an evaluation of all objects read.
 func (w *badWorld) agree(ctx context.Context, t *testing.T, ns string) {
 	t.Helper()
 	if err := testkit.Until(ctx, func() string {
@@ -218,9 +218,8 @@ func (w *badWorld) agree(ctx context.Context, t *testing.T, ns string) {
 	}
 }
 
-// tell has the driver answer a method with a code and words, or "hang", from now on. "ListVolumes on NODE"
-// has it say that all volumes are attached to that node, and it is called immediately because it registers
-// again.
+// tell makes the driver answer a method with a code and words, or "hang", from now on. "ListVolumes on NODE" makes it
+// report that all volumes are attached to that node, and it is called immediately because it registers again.
 func (w *badWorld) tell(t *testing.T, words string) (method string) {
 	t.Helper()
 	part := strings.SplitN(words, " ", 3)

@@ -28,7 +28,7 @@ type tests map[string]map[string][]source
 
 // story is what a test does, with all that it calls.
 type story struct {
-	// table: it has subtests, scripts, a golden file, or rows that say what they argue.
+	// table: it has subtests, scripts, a golden file, or rows with a field "argues".
 	table bool
 	// names are the words in it: the names of its rows are among them.
 	names map[string]bool
@@ -63,7 +63,7 @@ func readTests(t *testing.T) tests {
 	return all
 }
 
-// add takes the functions of a file.
+// add adds the functions of a file.
 func (all tests) add(folder string, file *ast.File, imports map[string]string) {
 	if all[folder] == nil {
 		all[folder] = map[string][]source{}
@@ -81,7 +81,7 @@ func (all tests) add(folder string, file *ast.File, imports map[string]string) {
 	}
 }
 
-// TestProofs: what is not a proof is reported, with the reason.
+// TestProofs: an invalid proof is reported, with the reason.
 func TestProofs(t *testing.T) {
 	all := readTests(t)
 	for proof, want := range map[string]string{
@@ -110,8 +110,8 @@ func TestProofs(t *testing.T) {
 	}
 }
 
-// wrong says what is wrong with a proof, spelled FOLDER.TestName, FOLDER.TestName/SUBTEST
-// as go spells it, or FOLDER.TestName/* where a whole table is meant.
+// wrong returns what is wrong with a proof, spelled FOLDER.TestName, FOLDER.TestName/SUBTEST as in go test, or
+// FOLDER.TestName/* for a whole table.
 func (all tests) wrong(proof string) string {
 	at := strings.LastIndex(proof, ".Test")
 	if at < 0 {
@@ -161,8 +161,7 @@ func (all tests) read(s *story, folder, name string) {
 	}
 }
 
-// note takes a word of the test, and what only tables have: rows that say what
-// they argue are a table as well.
+// note records a word of the test, and features of tables: rows with a field "argues" make a table as well.
 func (s *story) note(n ast.Node) {
 	switch n := n.(type) {
 	case *ast.BasicLit:
@@ -189,8 +188,8 @@ func makesTable(call *ast.CallExpr) bool {
 		slices.Contains([]string{"t.Run", "testscript.Run", "golden.Equal"}, x.Name+"."+f.Sel.Name)
 }
 
-// has says whether a row has the name: it is a word of the test, or a file of its
-// testdata. What is below another subtest has both names.
+// has says whether a row has the name: it is a word of the test, or a file of its testdata. A nested subtest has both
+// names.
 func (s *story) has(folder, sub string) bool {
 	known := func(name string) bool {
 		return s.names[name] || s.table && inTestdata(folder, name)

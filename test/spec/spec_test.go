@@ -82,7 +82,7 @@ func TestEveryRequirementHasARow(t *testing.T) {
 	}
 }
 
-// TestEveryRequirementIsProved unless its work has not begun.
+// TestEveryRequirementIsProved: every requirement has a proof unless its work has not begun.
 func TestEveryRequirementIsProved(t *testing.T) {
 	all := readTests(t)
 	how := regexp.MustCompile(`^(same|later|(differs|missing): .+)$`)
@@ -173,7 +173,7 @@ func goFiles(t *testing.T, visit func(path string)) {
 	}
 }
 
-// TestCitedRequirementsExist: what a comment calls a requirement is one.
+// TestCitedRequirementsExist: every requirement cited in a comment exists.
 func TestCitedRequirementsExist(t *testing.T) {
 	known := map[string]bool{}
 	for _, r := range rows(t) {
@@ -193,8 +193,7 @@ func TestCitedRequirementsExist(t *testing.T) {
 	})
 }
 
-// TestWhoCallsDrivers: what Kubernetes' own controllers do is done here without
-// drivers as well (S1-019).
+// TestWhoCallsDrivers: the work of Kubernetes' own controllers is done here without drivers as well (S1-019).
 func TestWhoCallsDrivers(t *testing.T) {
 	theirs := []string{"attachdetach", "binder", "ephemeral", "nodelife", "placement", "protection"}
 	seen := map[string]bool{}
@@ -220,8 +219,7 @@ func TestWhoCallsDrivers(t *testing.T) {
 	}
 }
 
-// TestNoLibrary: what another module would need for an attacher of its own, go
-// does not let it import (S3-032).
+// TestNoLibrary: Go does not let another module import what it would need for its own attacher (S3-032).
 func TestNoLibrary(t *testing.T) {
 	top, err := filepath.Abs(root)
 	if err != nil {

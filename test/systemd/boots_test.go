@@ -19,8 +19,8 @@ import (
 // TestSystemdBoots boots a machine with systemd twice, whose fstab has volumes: they are mounted when remote-fs.target
 // is reached, or at the first access, stay when the control plane is restarted, and are unmounted, with its help, when
 // the machine is switched off. Then another machine boots, whose docker requests a volume before the control plane
-// runs. They share some hierarchies of control groups, in which one would remove what the other has made at the same
-// time.
+// runs. The machines share some hierarchies of control groups, where one would remove groups that the other has just
+// created.
 func TestSystemdBoots(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -80,8 +80,8 @@ func (m *machine) boot(script string) {
 	}
 }
 
-// TestUnitsOfMounts has systemd read the examples of fstab and of units, together with the unit of volplane: each is
-// understood, and no order is a circle. Without _netdev it is one, as docs/mount.md says.
+// TestUnitsOfMounts lets systemd verify the examples of fstab and of units, together with the unit of volplane: each is
+// valid, and there is no ordering cycle. Without _netdev there is one, as docs/mount.md says.
 func TestUnitsOfMounts(t *testing.T) {
 	t.Parallel()
 	fstab, err := os.ReadFile("../../examples/systemd/fstab")
@@ -97,7 +97,7 @@ func TestUnitsOfMounts(t *testing.T) {
 	}
 }
 
-// verifyUnits returns what systemd finds wrong in the units of fstab and in those of the examples.
+// verifyUnits returns systemd's complaints about the units from fstab and those of the examples.
 func verifyUnits(t *testing.T, fstab string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -143,8 +143,8 @@ func verifyUnits(t *testing.T, fstab string) string {
 	return string(out)
 }
 
-// ownGroups makes a control group of this name in each hierarchy that systemd uses, and returns the commands by which a
-// shell enters them: systemd takes the group in which it starts for the top.
+// ownGroups creates a control group with a name in each hierarchy that systemd uses, and returns the shell commands
+// that enter them: systemd considers the group in which it starts to be the top.
 func ownGroups(t *testing.T, name string) string {
 	t.Helper()
 	var enter strings.Builder
@@ -169,7 +169,7 @@ func ownGroups(t *testing.T, name string) string {
 func removeGroups(t *testing.T, group string) {
 	t.Helper()
 	inner, err := os.ReadDir(group)
-	// Who is the last in a group may remove it.
+	// The last one in a group may remove it.
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}

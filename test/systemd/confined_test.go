@@ -30,7 +30,7 @@ func TestUnitConfines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The child reads it, too; that this process has is what go test remembers.
+	// The child reads it, too, but go test only remembers what this process reads.
 	readUnit(t)
 	// Names of sockets are short, so the directory's is too.
 	dir, err := os.MkdirTemp("", "u-")
@@ -76,7 +76,7 @@ func TestConfined(t *testing.T) {
 	t.Fatal(syscall.Exec("/bin/sh", []string{bin, "-c", script, bin}, os.Environ()))
 }
 
-// probe requires that the restrictions are in force, and that they allow what the group of a volume needs.
+// probe requires that the restrictions are in force, and that they allow setting the group of a volume.
 func probe(t *testing.T) {
 	t.Helper()
 	if _, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM, 0); !errors.Is(err, unix.EAFNOSUPPORT) {

@@ -1,3 +1,3 @@
-// Package systemd tests the units of systemd: what they say, that volplane works under their restrictions, and
+// Package systemd tests the units of systemd: their settings, that volplane works under their restrictions, and
 // machines that boot with them.
 package systemd

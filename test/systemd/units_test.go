@@ -14,7 +14,7 @@ const (
 	nodeUnitFile   = "../../deploy/systemd/volplane-node.service"
 )
 
-// TestUnits: systemd has nothing to say against the units.
+// TestUnits: systemd-analyze finds nothing wrong with the units.
 func TestUnits(t *testing.T) {
 	dir := t.TempDir()
 	units := map[string]string{
@@ -62,8 +62,8 @@ func TestNodeUnit(t *testing.T) {
 	}
 }
 
-// TestDriverUnit: a driver of systemd has its command read by a shell, and leaves its mounts and their servers to the
-// host.
+// TestDriverUnit: a shell reads the command in a driver's systemd unit, and the unit leaves mounts and their servers to
+// the host.
 func TestDriverUnit(t *testing.T) {
 	data, err := os.ReadFile(driverUnitFile)
 	if err != nil {

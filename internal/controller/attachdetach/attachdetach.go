@@ -52,7 +52,7 @@ type attachDetach struct {
 	volumes     kube.Writer[*corev1.PersistentVolume]
 }
 
-// Options are the controller's dependencies beside its Env.
+// Options are the controller's dependencies in addition to its Env.
 type Options struct {
 	// Now returns the current time.
 	Now func() time.Time
@@ -159,8 +159,8 @@ func (c *attachDetach) enqueueHandle(key string) {
 	}
 }
 
-// enqueueWaiting queues the nodes that may have waited for a volume which another node no longer
-// uses. A node that has become not ready is no longer believed to use any.
+// enqueueWaiting queues the nodes that may be waiting for a volume that another node no longer uses. A node that has
+// become not ready no longer counts as using any volume.
 func (c *attachDetach) enqueueWaiting(before, after *corev1.Node) {
 	if before == nil {
 		return

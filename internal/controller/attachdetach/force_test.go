@@ -22,8 +22,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestForceDetach: a node that does not answer has six minutes to unmount what
-// nobody wants any more, as at Kubernetes; a node that answers has for ever.
+// TestForceDetach: a node that does not respond has six minutes to unmount what no Pod uses any more, as in Kubernetes;
+// a node that responds has no time limit.
 func TestForceDetach(t *testing.T) {
 	const limit = 6 * time.Minute
 	for _, c := range []struct {
@@ -54,8 +54,8 @@ func TestForceDetach(t *testing.T) {
 	}
 }
 
-// TestForceDetachIsForbidden: then a node that does not answer has for ever, too,
-// and people are told once what ends that.
+// TestForceDetachIsForbidden: without force detach, a node that does not respond has no time limit either, and one
+// event says how to end the wait.
 func TestForceDetachIsForbidden(t *testing.T) {
 	var moved atomic.Int64
 	now := func() time.Time { return time.Unix(1e9, moved.Load()) }
@@ -73,7 +73,7 @@ func TestForceDetachIsForbidden(t *testing.T) {
 		moved.Store(int64(waited))
 		look(t, c, va.Name)
 		if waited < 6*time.Minute && len(told) > 0 {
-			t.Errorf("told after %s: %v", waited, <-told)
+			t.Errorf("an event after %s: %v", waited, <-told)
 		}
 	}
 	if _, err := client.StorageV1().VolumeAttachments().Get(t.Context(), va.Name, metav1.GetOptions{}); err != nil {
@@ -85,11 +85,11 @@ func TestForceDetachIsForbidden(t *testing.T) {
 		kinds[e.InvolvedObject.Kind]++
 		if e.Type != corev1.EventTypeWarning || !strings.Contains(e.Message, "--disable-force-detach-on-timeout") ||
 			!strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
-			t.Errorf("told: %+v", e)
+			t.Errorf("event: %+v", e)
 		}
 	}
 	if kinds["VolumeAttachment"] != 1 || kinds["Node"] != 1 {
-		t.Errorf("told of %v", kinds)
+		t.Errorf("events about %v", kinds)
 	}
 }
 
@@ -105,9 +105,8 @@ func within[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// unwanted is a node that says that it uses a volume which no Pod wants. It
-// returns a look at the node, which tells when the next one is due, and whether
-// the attachment is there.
+// unwanted starts with a node that reports a volume in use which no Pod wants. It returns a function that reconciles
+// the node and returns the delay until the next reconcile, and one that says whether the attachment still exists.
 func unwanted(
 	t *testing.T, ready corev1.ConditionStatus, now func() time.Time,
 ) (reconcile func() time.Duration, exists func() bool) {
@@ -154,7 +153,7 @@ func started(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API,
 	return client, c
 }
 
-// look has the controller look at n1, without the pause after its last look, and at the attachment.
+// look reconciles n1 without the pause after its last reconcile, and then the attachment.
 func look(t *testing.T, c *attachDetach, attachment string) time.Duration {
 	t.Helper()
 	c.delay("n1", time.Time{})
@@ -168,8 +167,8 @@ func look(t *testing.T, c *attachDetach, attachment string) time.Duration {
 	return result.After
 }
 
-// TestDeletionOfAVersion: an attachment is deleted as it was seen, as long as it
-// could go without a detach; with the attacher's finalizer whatever it says.
+// TestDeletionOfAVersion: an attachment that could disappear without a detach is deleted only in the version that was
+// read; one with the attacher's finalizer in any version.
 func TestDeletionOfAVersion(t *testing.T) {
 	for name, finalizers := range map[string][]string{"1": nil, "": {volume.AttacherFinalizer("d")}} {
 		va := attachment()
@@ -210,9 +209,9 @@ func used(pv, handle, node string) []runtime.Object {
 	return []runtime.Object{v, claim, pod}
 }
 
-// TestTwoObjectsOfOneVolume: two volume objects stand for the same volume at the
-// driver, which only one node may have. It is not attached to a second one by
-// the other object, whether the first attachment is there or about to be made.
+// TestTwoObjectsOfOneVolume: two PersistentVolumes refer to the same volume at the driver, which only one node may use.
+// The second object does not attach it to a second node, whether the first attachment exists or is only about to be
+// created.
 func TestTwoObjectsOfOneVolume(t *testing.T) {
 	objects := append(used("pv", "h", "n1"), used("again", "h", "n2")...)
 	for _, node := range []string{"n1", "n2"} {
@@ -240,8 +239,8 @@ func TestTwoObjectsOfOneVolume(t *testing.T) {
 	}
 }
 
-// TestAttachmentThatIsThere: a creation whose answer got lost, or that somebody
-// was quicker with, is done: the attachment's name says that it is the same.
+// TestAttachmentThatIsThere: a creation whose response was lost, or that another process made first, counts as done:
+// the attachment's name proves that it is the same.
 func TestAttachmentThatIsThere(t *testing.T) {
 	client, c := started(t, Options{Now: time.Now},
 		append(used("pv", "h", "n1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})...)
@@ -299,14 +298,14 @@ func TestWaits(t *testing.T) {
 	m.cancelUnmount("u")
 	if left := m.awaitUnmount("u", start.Add(time.Hour)); left != attach.MaxUnmount ||
 		m.overdue("u", start.Add(time.Hour)) {
-		t.Errorf("a wait that begins anew lasts %s", left)
+		t.Errorf("a new wait lasts %s", left)
 	}
 	for _, forget := range []func(types.UID){m.cancelUnmount, m.forgetAttachment} {
 		if m.addWarning("u", "v", "stuck"); m.addWarning("u", "v", "stuck") {
-			t.Error("the same is told twice")
+			t.Error("the same event is recorded twice")
 		}
 		if forget("u"); len(m.warnings) > 0 {
-			t.Error("what was told of a wait that is over is remembered")
+			t.Error("the event of a finished wait is remembered")
 		}
 	}
 	m.startDeletion("u")
@@ -315,8 +314,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestCreations: an attachment is made once, and its volume stays reserved until
-// it is known what became of it.
+// TestCreations: an attachment is created once, and its volume stays reserved until the outcome is known.
 func TestCreations(t *testing.T) {
 	m, a := newMemory(attach.MaxUnmount), creationOf("v")
 	m.reserve("d^v", "n1", never)

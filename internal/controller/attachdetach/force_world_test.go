@@ -11,15 +11,15 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 )
 
-// going says that an attachment is to be detached.
+// going says whether an attachment is being deleted.
 func (w *world) going(v, node string) bool {
 	return slices.ContainsFunc(w.all(), func(a storagev1.VolumeAttachment) bool {
 		return a.Name == attachment(v, node).Name && a.DeletionTimestamp != nil
 	})
 }
 
-// TestPatience: how long a node that says that it uses a volume is waited for when
-// no Pod wants it any more, and what people hear.
+// TestPatience: how long the controller waits for a node that reports a volume in use which no Pod wants any more, and
+// the events in the meantime.
 func TestPatience(t *testing.T) {
 	const byForce = `"node n1 is out of service, volume a is detached by force", next d.example (1)`
 	again := `Pod q Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`
@@ -71,8 +71,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestForceIsForbidden: then a silent node is waited for until people say what ends
-// it; they hear once how.
+// TestForceIsForbidden: without force detach, the controller waits for a silent node until a user ends the wait; one
+// event says how.
 func TestForceIsForbidden(t *testing.T) {
 	inWorld(t, attachdetach.Options{DisableForceDetachOnTimeout: true}, func(w *world) {
 		w.attacher()
@@ -99,8 +99,8 @@ func TestForceIsForbidden(t *testing.T) {
 	}, append(bound("a"), node("n1"), pod("p", "n1", "a"))...)
 }
 
-// TestPodOnANodeThatIsGone: what it uses stays attached, for it may still run there,
-// and nothing more is attached; it is detached when the Pod is gone.
+// TestPodOnANodeThatIsGone: the Pod's volumes stay attached, because it may still run there, and no more are attached;
+// they are detached when the Pod is gone.
 func TestPodOnANodeThatIsGone(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.attacher()

@@ -15,10 +15,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestUsedElsewhere: what a living node has mounted is not attached to another
-// one, whatever has become of the attachment; but two nodes that wait for the
-// same volume do not wait for each other, and a node that never had the volume
-// is not believed (of one that had it see TestComesBackWithIt).
+// TestUsedElsewhere: a volume that a living node has mounted is not attached to another one, whatever has become of the
+// attachment; but two nodes that wait for the same volume do not wait for each other, and the claim of a node that
+// never had the volume does not count (for one that had it, see TestComesBackWithIt).
 func TestUsedElsewhere(t *testing.T) {
 	with := func(kind corev1.PodConditionType, status corev1.ConditionStatus) corev1.Pod {
 		return corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: kind, Status: status}}}}
@@ -73,7 +72,7 @@ func TestUsedElsewhere(t *testing.T) {
 	}
 }
 
-// TestHistory: what a node had is remembered while it may have it, and no longer.
+// TestHistory: a node's former attachments are remembered as long as it may still have the volume.
 func TestHistory(t *testing.T) {
 	h := &history{volumes: map[string]map[string]bool{}}
 	h.add("n1", "v")

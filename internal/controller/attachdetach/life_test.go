@@ -17,8 +17,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// life is that of a volume on a node: a Pod comes, and goes. step does each of its
-// steps.
+// life is that of a volume on a node: a Pod is created and deleted. step performs each step.
 func life(w *world, step func(func())) {
 	w.Helper()
 	step(func() { w.Users.Put(pod("p", "n1", "a")); w.pass(soon) })
@@ -42,8 +41,8 @@ func life(w *world, step func(func())) {
 	w.knows("n1")
 }
 
-// TestLife: each write is made once, whoever restarts in between, and nothing is
-// detached before the node says that it does not use it.
+// TestLife: each write is made once, whichever process restarts in between, and nothing is detached before the node
+// reports that it no longer uses the volume.
 func TestLife(t *testing.T) {
 	for name, restarts := range map[string]bool{"one process": false, "restarts after each step": true} {
 		t.Run(name, func(t *testing.T) {
@@ -66,9 +65,8 @@ type fate struct {
 	done, killed bool
 }
 
-// meets has the write of a number, counted from 1, of all that the controller
-// makes meet its fate. The result says whether the process has ended since it was
-// asked last.
+// meets gives the controller's write with a number, counted from 1, its fate. The result says whether the process has
+// ended since the last call.
 func (w *world) meets(number int, f fate) (killed func() bool) {
 	n, dead := 0, false
 	w.OnStart = func() { dead = false }
@@ -85,8 +83,8 @@ func (w *world) meets(number int, f fate) (killed func() bool) {
 	return func() bool { return dead }
 }
 
-// TestInterrupted: each write is refused once, or done without an answer, or the
-// process ends before or after it. What comes of it is the same.
+// TestInterrupted: each write is refused once, or done without an answer, or the process ends before or after it. The
+// result is the same.
 func TestInterrupted(t *testing.T) {
 	for name, f := range map[string]fate{
 		"refused": {}, "unanswered": {done: true}, "killed before": {killed: true},
@@ -107,8 +105,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestUseThatIsNotSeenYet: a node says that it uses a volume while it is about to
-// be told that it must not: the answer to that tells, and nothing is detached.
+// TestUseThatIsNotSeenYet: a node reports a volume in use while volumesAttached is about to lose it: the response to
+// that patch shows the use, and nothing is detached.
 func TestUseThatIsNotSeenYet(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"))
@@ -125,8 +123,8 @@ func TestUseThatIsNotSeenYet(t *testing.T) {
 	}, alone()...)
 }
 
-// TestAttacherIsQuicker: the attacher takes hold of an attachment while it is about
-// to be deleted: it goes through its hands then (kubernetes/kubernetes#77988).
+// TestAttacherIsQuicker: the attacher adds its finalizer to an attachment while it is about to be deleted: the deletion
+// then waits for the attacher (kubernetes/kubernetes#77988).
 func TestAttacherIsQuicker(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"))
@@ -148,7 +146,7 @@ func TestAttacherIsQuicker(t *testing.T) {
 	}, alone()...)
 }
 
-// TestTakenAway: what a Pod still uses comes back when somebody takes it away.
+// TestTakenAway: an attachment that a Pod still uses is created again after a user deletes it.
 func TestTakenAway(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"))
@@ -168,7 +166,7 @@ func TestTakenAway(t *testing.T) {
 	}, alone()...)
 }
 
-// TestNotOurs: what others have made under other names is looked at, and theirs.
+// TestNotOurs: attachments that others created under other names are taken into account, but never changed.
 func TestNotOurs(t *testing.T) {
 	hand, inline, orphan := attachment("a", "n1", attached), attachment("b", "n1", attached), attachment("x", "n1")
 	hand.Name, inline.Name, orphan.Name = "by-hand", "inline", "orphan"
@@ -186,8 +184,7 @@ func TestNotOurs(t *testing.T) {
 	}, slices.Concat(bound("a"), objects(node("n1"), hand, inline, orphan))...)
 }
 
-// TestGoneBeforeTheAnswer: an attachment that somebody has taken away before its
-// maker hears that it was made is made again.
+// TestGoneBeforeTheAnswer: an attachment that a user deletes before its creator receives the response is created again.
 func TestGoneBeforeTheAnswer(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		n := 0
@@ -209,8 +206,8 @@ func TestGoneBeforeTheAnswer(t *testing.T) {
 	}, alone()...)
 }
 
-// TestFewPatches: while volumes are on their way to a node, it is told of many at
-// once, and not of each; the last of them is told at once.
+// TestFewPatches: while volumes are on their way to a node, one patch of volumesAttached adds many of them instead of
+// one each; the last of them is added immediately.
 func TestFewPatches(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	o := objects(node("n1"), pod("p", "n1", names...))
@@ -230,8 +227,7 @@ func TestFewPatches(t *testing.T) {
 	}, o...)
 }
 
-// TestLimit: a node gets as many volumes as its driver says, and the next one when
-// one has gone, or the limit.
+// TestLimit: a node gets as many volumes as its driver allows, and the next one after a detach or a higher limit.
 func TestLimit(t *testing.T) {
 	limited := csiNode("n1")
 	limited.Spec.Drivers[1].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}

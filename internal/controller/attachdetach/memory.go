@@ -10,9 +10,9 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 )
 
-// memory holds the controller's decisions that the caches do not show yet, and past states that
-// they do not show any more. The caches show own writes at once, so nothing here compensates for
-// a slow watch. Losing the memory costs time, never safety.
+// memory holds the controller's decisions that the caches do not show yet, and past states that they do not show any
+// more. The caches show own writes immediately, so nothing here compensates for a slow watch. Losing the memory costs
+// time, never safety.
 type memory struct {
 	// maxUnmount is that of Options.
 	maxUnmount time.Duration
@@ -23,8 +23,8 @@ type memory struct {
 	// deleting holds the attachments whose deletion was decided, until the caches show it. They
 	// must not be added to volumesAttached again, even if the outcome of the request is unknown.
 	deleting map[types.UID]bool
-	// reserved holds, by a volume's key, the node for which an attachment is about to be created,
-	// if only one node may use the volume: two nodes may be reconciled at once.
+	// reserved holds, by a volume's key, the node for which an attachment is about to be created, if only one node may use
+	// the volume: two nodes may be reconciled at the same time.
 	reserved map[string]string
 	// warnings holds the last warning about each volume on a Pod or attachment.
 	warnings map[types.UID]map[string]string
@@ -40,14 +40,14 @@ type memory struct {
 // history holds which volumes have been attached to nodes.
 type history struct {
 	mu sync.Mutex
-	// volumes holds, by node, the unique names of the volumes that may still be there.
+	// volumes holds, by node, the unique names of the volumes that may still be attached.
 	volumes map[string]map[string]bool
 }
 
 // creation is an attachment whose creation was decided.
 type creation struct {
 	attach.Attachable
-	// refused says that the API server has refused the last request, so that none is in flight.
+	// refused says that the API server has refused the last request, so no request is in flight.
 	refused bool
 }
 
@@ -76,8 +76,8 @@ func (m *memory) reserve(volume, node string, attached func() bool) bool {
 	return true
 }
 
-// releaseUnwanted ends a node's reservations of volumes that it does not want any more, and returns
-// them. A volume stays reserved while the outcome of its attachment's creation is unknown.
+// releaseUnwanted ends a node's reservations of volumes that it no longer wants, and returns them. A volume stays
+// reserved while the outcome of its attachment's creation is unknown.
 func (m *memory) releaseUnwanted(node string, wanted map[string]bool) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -279,14 +279,14 @@ func (h *history) add(node, unique string) {
 	h.volumes[node][unique] = true
 }
 
-// has says whether a volume was attached to a node and may still be there.
+// has says whether a volume was attached to a node and may still be attached.
 func (h *history) has(node, unique string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.volumes[node][unique]
 }
 
-// retain drops a node's volumes that cannot be there any more.
+// retain drops a node's volumes that cannot be attached any more.
 func (h *history) retain(node string, may func(unique string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

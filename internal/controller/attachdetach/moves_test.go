@@ -19,15 +19,15 @@ import (
 // pair are a volume for one node at a time, its claim, and two nodes.
 func pair() []runtime.Object { return append(bound("a"), node("n1"), node("n2")) }
 
-// gets says whether an attachment to a node is to be made, or was.
+// gets says whether an attachment to a node exists or has been requested.
 func (w *world) gets(v, node string) bool {
 	return slices.ContainsFunc(w.all(), func(a storagev1.VolumeAttachment) bool {
 		return a.Name == attachment(v, node).Name
 	})
 }
 
-// TestMove: a Pod is replaced by one on another node, which waits until the volume
-// is detached from the first one, and hears for whom.
+// TestMove: a Pod is replaced by one on another node, which waits until the volume is detached from the first one, and
+// its events say which Pod it waits for.
 func TestMove(t *testing.T) {
 	for name, restarts := range map[string]bool{"one process": false, "restarts after each step": true} {
 		t.Run(name, func(t *testing.T) {
@@ -71,9 +71,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestComesBackWithIt: a node that was taken for dead, and whose volume was detached
-// by force, comes back and still has it mounted: nobody gets it before that ends,
-// however it does.
+// TestComesBackWithIt: a node that was considered dead, and whose volume was detached by force, comes back with the
+// volume still mounted: no other node gets the volume before that mount ends, however it ends.
 func TestComesBackWithIt(t *testing.T) {
 	for name, ends := range map[string]func(*world){
 		"it unmounts":          func(w *world) { w.uses("n1") },
@@ -102,8 +101,7 @@ func TestComesBackWithIt(t *testing.T) {
 	}
 }
 
-// TestUsedElsewhereAfterAStart: what a node was given before this process began, and
-// before its volume was seen, is remembered as well.
+// TestUsedElsewhereAfterAStart: volumes that were attached to a node before this process began are remembered as well.
 func TestUsedElsewhereAfterAStart(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(bound("a")...)
@@ -119,8 +117,8 @@ func TestUsedElsewhereAfterAStart(t *testing.T) {
 	}, node("n1", using("a")), node("n2"), attachment("a", "n1", attached))
 }
 
-// TestOneOfTwo: of two nodes that want a volume at the same moment one gets it, and
-// the other when that one does not want it any more, though it was never attached.
+// TestOneOfTwo: of two nodes that want a volume at the same moment, one gets it, and the other gets it when the first
+// no longer wants it, even if it was never attached.
 func TestOneOfTwo(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"), pod("q", "n2", "a"))
@@ -140,8 +138,7 @@ func TestOneOfTwo(t *testing.T) {
 	}, pair()...)
 }
 
-// TestShared: a volume for many nodes, or that says nothing of them, goes to each of
-// them at once.
+// TestShared: a volume for many nodes, or without access modes, is attached to all of them without waiting.
 func TestShared(t *testing.T) {
 	for name, modes := range map[string][]corev1.PersistentVolumeAccessMode{
 		"many": {corev1.ReadWriteOnce, corev1.ReadWriteMany}, "readers": {corev1.ReadOnlyMany}, "says nothing": nil,
@@ -159,9 +156,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestTwoNamesOfOneVolume: two volume objects stand for one volume at the driver:
-// it is on one node at a time, and goes to the other one by the other object when
-// it is detached.
+// TestTwoNamesOfOneVolume: two PersistentVolumes refer to one volume at the driver: it is on one node at a time, and
+// after the detach the other object attaches it to the other node.
 func TestTwoNamesOfOneVolume(t *testing.T) {
 	other := bound("b")
 	other[0].(*corev1.PersistentVolume).Spec.CSI.VolumeHandle = "h-a"
@@ -189,9 +185,8 @@ func TestTwoNamesOfOneVolume(t *testing.T) {
 	}
 }
 
-// TestRefused: a node for which the API server makes no attachment lets go of its
-// volume when it does not want it any more; one for which nobody knows whether it
-// was made keeps it, until that is known.
+// TestRefused: when the API server refuses the attachment, the node gives up its claim on the volume once no Pod wants
+// it; when the outcome of the creation is unknown, the node keeps it until the outcome is known.
 func TestRefused(t *testing.T) {
 	resource := storagev1.Resource("volumeattachments")
 	for name, c := range map[string]struct {

@@ -172,18 +172,17 @@ func (c *attachDetach) detach(ctx context.Context, name string) error {
 	}
 	o := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(a.UID))}
 	if !attach.HasFinalizer(a) {
-		// Only this version may be deleted: if the attacher adds its finalizer at the same time,
-		// the API server could delete the attachment nevertheless, and nobody would detach the
-		// volume (kubernetes/kubernetes#77988).
+		// Only this version may be deleted: if the attacher adds its finalizer at the same time, the API server could delete
+		// the attachment nevertheless, and the volume would never be detached (kubernetes/kubernetes#77988).
 		o.Preconditions.ResourceVersion = &a.ResourceVersion
 	}
 	return c.attachments.Delete(ctx, a, o)
 }
 
-// attach creates an attachment, unless the volume was attached to another node since the decision;
-// that change queues this node again. After an unknown outcome the creation is repeated even if
-// nobody wants the attachment any more: until the outcome is known, the volume cannot be attached
-// to another node. Only a creation that the API server has refused is given up.
+// attach creates an attachment, unless the volume was attached to another node since the decision; that change queues
+// this node again. After an unknown outcome the creation is repeated even if the attachment is no longer wanted: until
+// the outcome is known, the volume cannot be attached to another node. Only a creation that the API server has refused
+// is given up.
 func (c *attachDetach) attach(ctx context.Context, name string) error {
 	a, ok := c.startCreation(name)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 )
 
-// TestStories plays testdata/*.txt. "attacher" has the attacher do all that it has to do now.
+// TestStories plays testdata/*.txt. "attacher" makes the attacher do all its pending work.
 func TestStories(t *testing.T) {
 	story.Run(t, "testdata", func(s *story.Scene) story.Cast {
 		return story.Cast{
@@ -24,7 +24,7 @@ func TestStories(t *testing.T) {
 	})
 }
 
-// playAttacher attaches and detaches all volumes that are to be.
+// playAttacher attaches and detaches all volumes with pending work.
 func playAttacher(s *story.Scene) error {
 	resource := storagev1.SchemeGroupVersion.WithResource("volumeattachments")
 	all, err := s.API.Tracker().List(resource, storagev1.SchemeGroupVersion.WithKind("VolumeAttachment"), "")

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 )
 
-// TestWhateverComesLast: a volume is attached as soon as all is there that it takes,
-// in whatever order that comes.
+// TestWhateverComesLast: a volume is attached as soon as everything that the attachment needs exists, in whatever order
+// it appears.
 func TestWhateverComesLast(t *testing.T) {
 	needless := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
@@ -72,7 +72,7 @@ func TestWhateverComesLast(t *testing.T) {
 	}
 }
 
-// TestWhateverEndsIt: what a Pod used is detached as soon as it does not.
+// TestWhateverEndsIt: a volume is detached as soon as no Pod uses it any more, whatever ends the use.
 func TestWhateverEndsIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends func(*world)

@@ -20,22 +20,19 @@ import (
 type walk struct {
 	*world
 	*rand.Rand
-	// mounted is what each node has mounted, as "volume>node", and silent the nodes
-	// whose agents do nothing.
+	// mounted holds the mounts of each node as "volume>node", and silent the nodes whose agents do nothing.
 	mounted, silent map[string]bool
-	// After the last step: attached are the attachments, kept those of them that a
-	// Pod of a living node has mounted, and believed what a living node has mounted
-	// and its Pods, or an attachment since the start, prove.
+	// These are the facts after the last step: attached are the attachments, kept those that a Pod of a living node has
+	// mounted, and believed the mounts of a living node that its Pods, or an attachment since the start, prove.
 	attached, kept, believed map[string]bool
 	// seen are the attachments since the start.
 	seen  map[string]bool
 	diary []string
 }
 
-// TestWalks: whatever Pods, nodes and the attacher do, and whenever the controller is
-// restarted: a living node that has a volume mounted keeps its attachment as long as
-// Pods are there, nobody else gets one that is for one node, and when all is over
-// nothing is left.
+// TestWalks: whatever Pods, nodes and the attacher do, and whenever the controller restarts: a living node that has a
+// volume mounted keeps its attachment as long as its Pods exist, no other node gets a volume that only one node may
+// use, and nothing is left at the end.
 func TestWalks(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -93,7 +90,7 @@ func (k *walk) comes(n, v string) {
 	}
 }
 
-// goes has a Pod deleted, which its node ends.
+// goes deletes a Pod, whose node completes the deletion.
 func (k *walk) goes(n, v string) {
 	if k.pod(n, v) != nil {
 		if err := k.pods().Delete(k.Context(), v+"-"+n, metav1.DeleteOptions{}); err != nil {
@@ -102,7 +99,7 @@ func (k *walk) goes(n, v string) {
 	}
 }
 
-// lost has a Pod deleted without asking its node, which may have it mounted.
+// lost deletes a Pod without waiting for its node, which may have it mounted.
 func (k *walk) lost(n, v string) {
 	if k.pod(n, v) != nil {
 		gone(k.world, k.pods(), v+"-"+n)
@@ -112,8 +109,8 @@ func (k *walk) lost(n, v string) {
 func (k *walk) dies(n, _ string)    { k.silent[n] = true; change(k.world, k.Nodes(), n, down) }
 func (k *walk) revives(n, _ string) { k.silent[n] = false; change(k.world, k.Nodes(), n, up) }
 
-// agent has a node do all that it can do: it says what it is going to use before it
-// looks whether it may, and that it does not use it after it has unmounted.
+// agent does everything that a node agent can do: it reports a volume in use before it checks whether the volume is
+// attached, and no longer in use after it has unmounted it.
 func (k *walk) agent(n, _ string) {
 	if k.silent[n] {
 		return
@@ -148,7 +145,7 @@ func (k *walk) agent(n, _ string) {
 	}
 }
 
-// holds looks at what must be so at any time of what was so after the last step.
+// holds checks the invariants after each step.
 func (k *walk) holds() {
 	k.Helper()
 	now := map[string]bool{}
@@ -174,7 +171,7 @@ func (k *walk) holds() {
 	k.attached, k.kept, k.believed = now, kept, believed
 }
 
-// proved says whether what a living node has mounted is to be believed.
+// proved says whether the mounts that a living node reports count.
 func (k *walk) proved(at string, p *corev1.Pod) bool {
 	if p == nil {
 		return k.seen[at]
@@ -184,7 +181,7 @@ func (k *walk) proved(at string, p *corev1.Pod) bool {
 
 func other(n string) string { return map[string]string{"n1": "n2", "n2": "n1"}[n] }
 
-// ends has all Pods go, and both nodes and the attacher do their work.
+// ends deletes all Pods, and lets both nodes and the attacher do their work.
 func (k *walk) ends() {
 	k.Helper()
 	for _, n := range []string{"n1", "n2"} {

@@ -16,9 +16,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestWholeAttachment: what is made names the volume, the node and the driver;
-// with the attacher in this process, all that its detach needs, too, unless that
-// is a Secret, which the attacher reads first.
+// TestWholeAttachment: a new attachment names the volume, the node and the driver; with the attacher in this process,
+// it also has everything for its detach, except with a Secret, which the attacher reads first.
 func TestWholeAttachment(t *testing.T) {
 	objects := func(secret *corev1.SecretReference) []runtime.Object {
 		o := used("pv", "h", "n1")
@@ -60,8 +59,7 @@ func TestWholeAttachment(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotAttached: a volume goes only to a Pod whose own claim it is bound
-// to, both ways.
+// TestWhatIsNotAttached: a volume is attached only for a Pod whose own claim is bound to it, in both directions.
 func TestWhatIsNotAttached(t *testing.T) {
 	type objects struct {
 		v   *corev1.PersistentVolume
@@ -123,8 +121,7 @@ func TestWhatIsNotAttached(t *testing.T) {
 	}
 }
 
-// TestNodeIsTold: the node's status says what is attached, and nothing that is
-// not any more.
+// TestNodeIsTold: volumesAttached lists the attached volumes, and none that no longer is.
 func TestNodeIsTold(t *testing.T) {
 	va := attachment()
 	va.Status.Attached, va.Status.AttachmentMetadata = true, map[string]string{"devicePath": "/dev/x"}
@@ -147,9 +144,9 @@ func TestNodeIsTold(t *testing.T) {
 	}
 }
 
-// TestAnEarlierMachine: an attachment to the machine that had the node's name before goes when the driver registers
-// with another id, and the node's agent does not begin to use the volume for that; not while a Pod may have it, which
-// the same machine may have mounted.
+// TestAnEarlierMachine: when a driver registers with another node id, the attachment to the node's earlier machine is
+// removed, and the node agent does not use the volume before that; but the attachment stays while a Pod may have the
+// volume, because the same machine may have mounted it.
 func TestAnEarlierMachine(t *testing.T) {
 	t.Parallel()
 	for reason, goes := range map[volume.Reason]bool{

@@ -25,7 +25,7 @@ import (
 const driver = "d.example"
 
 const (
-	// soon is longer than the controller rests between two looks at a node.
+	// soon is longer than the controller's pause between two reconciles of a node.
 	soon = time.Second
 	// rest is how long it rests while volumes are on their way to a node.
 	rest = 50 * time.Millisecond
@@ -33,8 +33,7 @@ const (
 	patience = 6 * time.Minute
 )
 
-// world is one in which the controller works, while the test plays the attacher and the
-// nodes, too.
+// world is a World in which the test also plays the attacher and the nodes.
 type world struct{ *kubetest.World }
 
 // inWorld plays in a world that has objects at its start.
@@ -47,14 +46,13 @@ func inWorld(t *testing.T, o attachdetach.Options, play func(*world), objects ..
 
 func (w *world) pass(d time.Duration) { kubetest.Pass(d) }
 
-// change has somebody change an object, and the controller hear of it.
+// change updates an object as another client, and delivers the event to the controller.
 func change[T runtime.Object](w *world, of kubetest.Objects[T], name string, f func(T)) {
 	w.Helper()
 	kubetest.Change(w.Users, of, name, f)
 }
 
-// gone has somebody delete an object without asking anybody, and the controller
-// hear of it.
+// gone removes an object unconditionally, and delivers the event to the controller.
 func gone[T runtime.Object](w *world, of kubetest.Objects[T], name string) {
 	w.Helper()
 	kubetest.Remove(w.Users, of, name)
@@ -64,7 +62,7 @@ func (w *world) pods() kubetest.Objects[*corev1.Pod] { return w.Pods("ns") }
 
 func (w *world) claims() kubetest.Objects[*corev1.PersistentVolumeClaim] { return w.Claims("ns") }
 
-// uses has a node say which volumes it uses.
+// uses sets a node's volumesInUse.
 func (w *world) uses(node string, volumes ...string) {
 	w.Helper()
 	change(w, w.Nodes(), node, using(volumes...))
@@ -107,7 +105,7 @@ func (w *world) are(want ...*storagev1.VolumeAttachment) {
 	}
 }
 
-// knows compares all that a node was told, whole, with the volumes wanted.
+// knows compares a node's whole volumesAttached with the volumes wanted.
 func (w *world) knows(name string, volumes ...string) {
 	w.Helper()
 	n, err := w.Users.CoreV1().Nodes().Get(w.Context(), name, metav1.GetOptions{})
@@ -129,7 +127,7 @@ func (w *world) heard(want ...string) {
 	w.Heard(readable, want...)
 }
 
-// writes compares all that the controller has written with what is wanted.
+// writes compares all writes of the controller with those wanted.
 func (w *world) writes(want ...string) {
 	w.Helper()
 	got := []string{}
@@ -141,7 +139,7 @@ func (w *world) writes(want ...string) {
 	}
 }
 
-// readable has names of attachments say what they are made of.
+// readable makes the names of attachments readable in the output.
 func readable(text string) string {
 	var names []string
 	for _, v := range []string{"a", "b"} {
@@ -152,7 +150,7 @@ func readable(text string) string {
 	return strings.NewReplacer(names...).Replace(text)
 }
 
-// place says which volume an attachment brings to which node.
+// place returns the volume and the node of an attachment.
 func place(a *storagev1.VolumeAttachment) string {
 	return ptr.Deref(a.Spec.Source.PersistentVolumeName, "") + ">" + a.Spec.NodeName
 }
@@ -161,7 +159,7 @@ func unique(v string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + driver + "^h-" + v)
 }
 
-// attachment is that of a volume to a node, as the controller makes it.
+// attachment is the attachment of a volume to a node in the form that the controller creates.
 func attachment(v, node string, change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h-"+v, node)},
@@ -242,7 +240,7 @@ func objects(o ...runtime.Object) []runtime.Object { return o }
 
 func volumeOf(name string) *corev1.PersistentVolume { return bound(name)[0].(*corev1.PersistentVolume) }
 
-// csiNode is what the agent of a node says of its drivers.
+// csiNode is a CSINode as the node's agent writes it.
 func csiNode(name string) *storagev1.CSINode {
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "other", NodeID: "wrong"}, {Name: driver, NodeID: "id-" + name}}
@@ -258,7 +256,7 @@ func knowing(volumes ...string) func(*corev1.Node) {
 	}
 }
 
-// tells is the write by which a node is told what is attached.
+// tells is the write that sets a node's volumesAttached.
 func tells(node string, volumes ...string) string {
 	told := []string{}
 	for _, v := range volumes {
@@ -267,12 +265,12 @@ func tells(node string, volumes ...string) string {
 	return fmt.Sprintf(`patch nodes/status %s {"status":{"volumesAttached":[%s]}}`, node, strings.Join(told, ","))
 }
 
-// patches compares what the nodes were told, in its order, with what is wanted.
+// patches compares the patches of volumesAttached, in order, with those wanted.
 func (w *world) patches(want ...string) {
 	w.Helper()
 	got := slices.DeleteFunc(kubetest.Writes(w.Own), func(line string) bool { return !strings.HasPrefix(line, "patch ") })
 	if diff := cmp.Diff(want, got, kubetest.Whole()); diff != "" {
-		w.Errorf("nodes were told (-want +got):\n%s", diff)
+		w.Errorf("volumesAttached (-want +got):\n%s", diff)
 	}
 }
 

@@ -47,14 +47,13 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// Options are the attacher's dependencies beside its Env.
+// Options are the attacher's dependencies in addition to its Env.
 type Options struct {
 	// Drivers holds the drivers that the attacher serves.
 	Drivers *csi.Set
 	// Scope says which volumes lose its finalizer by this attacher, whether or not their drivers are reached.
 	Scope volume.Scope
-	// ReconcileSync is the interval at which drivers are asked which volumes they have attached, if
-	// they can list them; 0 means a minute.
+	// ReconcileSync is the interval at which drivers list their attached volumes, if they can list them; 0 means a minute.
 	ReconcileSync time.Duration
 	// MaxEntries is how many volumes one call for that list returns, and 0 leaves it to the driver; nil means the
 	// attacher's own number.

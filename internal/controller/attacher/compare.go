@@ -31,12 +31,12 @@ const (
 
 var errEndless = errors.New("the list of volumes has no end")
 
-// known holds the differences between the lists of drivers and the VolumeAttachments. It is lost at
-// a restart, and the drivers are asked again.
+// known holds the differences between the lists of drivers and the VolumeAttachments. It is lost at a restart, and the
+// drivers are queried again.
 type known struct {
 	mu sync.Mutex
-	// missing holds, of attachments that are marked as attached but are not in their driver's list, what the
-	// list says of them.
+	// missing holds, for attachments that are marked as attached but not in their driver's list, what the list says about
+	// them.
 	missing map[types.UID]string
 	// suspects holds, by driver, the pairs in its list that no attachment accounts for.
 	suspects map[string]map[attach.Pair]bool
@@ -46,7 +46,7 @@ func newKnown() known {
 	return known{missing: map[types.UID]string{}, suspects: map[string]map[attach.Pair]bool{}}
 }
 
-// whyMissing returns what the list says of an attachment that is missing in it, "" of any other.
+// whyMissing returns what the list says about an attachment that is missing in it, or "".
 func (k *known) whyMissing(va types.UID) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,7 +104,7 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 	facts := a.publishedFacts(d, published, settled)
 	plan := attach.Published(facts)
 	if a.csiDrivers.Forgone() {
-		// The driver may be one that needs no attachments, which is not known here, and whose volumes nobody else detaches.
+		// The driver may need no attachments, which is not known here, and only this controller detaches its volumes.
 		plan.Undo = nil
 	}
 	a.correct(ctx, driver, plan)
@@ -198,7 +198,7 @@ func (a *attacher) correct(ctx context.Context, driver string, p attach.Publishe
 	}
 }
 
-// correctStatus writes what a driver's list says of an attachment; if it cannot, the next list does.
+// correctStatus writes what a driver's list says about an attachment; after a failure, the next list does.
 func (a *attacher) correctStatus(ctx context.Context, va *storagev1.VolumeAttachment, r attach.Result) {
 	if err := a.write(ctx, va, r); err != nil && ctx.Err() == nil {
 		a.Env.Log.Warn("status of an attachment is not written", "attachment", va.Name, "err", err)

@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// looks is an attacher that only notes which keys it is to look at.
+// looks is an attacher that only records which keys it would reconcile.
 type looks struct {
 	t       *testing.T
 	client  *kubetest.API
@@ -23,7 +23,7 @@ type looks struct {
 	keys    kubetest.Notes
 }
 
-// newLooks runs in a bubble; the drivers are there before the attacher.
+// newLooks runs in a bubble; the drivers are registered before the attacher starts.
 func newLooks(t *testing.T, drivers []string, objects ...runtime.Object) *looks {
 	l := &looks{t: t, client: kubetest.NewAPI(t, objects...), drivers: csi.NewSet()}
 	for _, name := range drivers {
@@ -35,13 +35,13 @@ func newLooks(t *testing.T, drivers []string, objects ...runtime.Object) *looks 
 	return l
 }
 
-// at compares what was looked at since the last time.
+// at compares the keys reconciled since the last call.
 func (l *looks) at(want ...string) {
 	l.t.Helper()
 	l.keys.Since(l.t, want...)
 }
 
-// TestStart looks at all that may have changed while nobody was there.
+// TestStart: everything that may have changed while no attacher was running is reconciled.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		third := pv(t, "name=pv-3 dying")
@@ -50,9 +50,8 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// TestAttachmentWakes: an attachment is looked at when somebody else changes what
-// it depends on, and not for what the attacher writes to it, which would defeat the
-// pause between two tries.
+// TestAttachmentWakes: an attachment is reconciled when another client changes what it depends on, but not after the
+// attacher's own writes, which would defeat the pause between two tries.
 func TestAttachmentWakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after *storagev1.VolumeAttachment
@@ -105,9 +104,8 @@ func TestAttachmentWakes(t *testing.T) {
 	}
 }
 
-// TestOthersWake: whatever an attachment waits for, its volume's object, its node's
-// registration, or its driver, wakes it, and no other one; a volume's object that
-// is to be deleted is looked at.
+// TestOthersWake: a change of the PersistentVolume, the CSINode or the driver wakes the attachments that wait for it,
+// and no others; a PersistentVolume that is being deleted is reconciled.
 func TestOthersWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooks(t, nil, va(t, ""), va(t, "another"), story.Object[*storagev1.CSINode](t, "csinode"))

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// TestLost: an attachment that went without its detach is kept as one that is to be
-// detached, with our finalizer, which somebody may have taken.
+// TestLost: an attachment that disappeared without a detach is kept as one that is being deleted, with our finalizer,
+// even if a user had removed it.
 func TestLost(t *testing.T) {
 	var l lost
 	if _, ok := l.get("va"); ok {
@@ -36,8 +36,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestLostOf: what is lost is known by its driver and its volume until it is
-// detached.
+// TestLostOf: a lost attachment is found by its driver and its volume until it is detached.
 func TestLostOf(t *testing.T) {
 	var l lost
 	is := func(want map[string][]string) {
@@ -69,8 +68,8 @@ func TestLostOf(t *testing.T) {
 	}
 }
 
-// TestLostAndMadeAgain: when an attachment of the name was made again and is
-// detached, so is the lost one, and the new one is to be let go.
+// TestLostAndMadeAgain: when an attachment of the same name was created again and is detached, the lost one counts as
+// detached as well, and the new one may be released.
 func TestLostAndMadeAgain(t *testing.T) {
 	var l lost
 	l.put(va(t, "recorded"))
@@ -80,7 +79,7 @@ func TestLostAndMadeAgain(t *testing.T) {
 	}
 }
 
-// TestLostOn: lost attachments are found by their node, whose changes decide when they are detached.
+// TestLostOn: lost attachments are found by their node, because changes of the node decide when they are detached.
 func TestLostOn(t *testing.T) {
 	var l lost
 	l.put(va(t, "recorded"))
@@ -89,16 +88,16 @@ func TestLostOn(t *testing.T) {
 	}
 }
 
-// TestLostBeforeItIsGone: an attachment that is taken away by force while its volume
-// is being deleted is known to be lost as soon as anybody can read that it is gone:
-// else the volume would be let go in between, without a detach.
+// TestLostBeforeItIsGone: an attachment that is removed by force while its volume is being deleted counts as lost
+// before any reader can see that it is gone: otherwise the volume's finalizer would be removed in between, without a
+// detach.
 func TestLostBeforeItIsGone(t *testing.T) {
 	client := kubetest.NewAPI(t, pv(t, "dying kept"), va(t, "recorded attached"))
 	lost := make(chan bool, 1)
 	var a *attacher
 	client.Begin(func(env controller.Env) *controller.Controller {
 		a = build(env, Options{Drivers: csi.NewSet()})
-		// Whoever hears of it after the attacher does so before anybody can read it.
+		// Handlers that run after the attacher's do so before any reader can see it.
 		env.Caches.Attachments().BeforeDelete(func(*storagev1.VolumeAttachment) { lost <- a.lost.of("pv") })
 		return a.Controller
 	})

@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// TestSteps: what the attacher does step by step, by itself, and when it is killed.
+// TestSteps: what the attacher does step by step, on its own, and when it is killed.
 func TestSteps(t *testing.T) {
 	config := csitest.Full()
 	config.Name = driverName
@@ -53,7 +53,7 @@ func TestSteps(t *testing.T) {
 }
 
 // canBeDetached: while the driver has a volume attached, the attachment says how to detach it, and neither the
-// attachment nor the volume can go.
+// attachment nor the volume can disappear.
 func canBeDetached(api *kubetest.API, steps []string, record map[string]string) error {
 	attached := false
 	for _, step := range steps {

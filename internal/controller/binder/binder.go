@@ -216,9 +216,9 @@ func (b *binder) reconcileClaim(ctx context.Context, key controller.Key) (result
 	return result, err
 }
 
-// take returns the best free volume for a claim, or nil, and reserves it: other claims that are
-// reconciled meanwhile cannot take it. It takes none for a claim that cannot use one, because
-// putBack queues all claims that the volume fits.
+// take returns the best free volume for a claim, or nil, and reserves it: claims that are reconciled at the same time
+// cannot take it. It returns nil for a claim that cannot use a free volume, because putBack queues all claims that the
+// volume fits.
 func (b *binder) take(claim *corev1.PersistentVolumeClaim, f bind.ClaimFacts) *corev1.PersistentVolume {
 	if !f.TakesFree() {
 		return nil
@@ -320,7 +320,7 @@ func (b *binder) write(ctx context.Context, w bind.Write, last *versions) (err e
 }
 
 // withUnused adds the condition Unused to a claim that becomes Bound: the protection, which keeps it from then on,
-// would write the claim once more for it.
+// would otherwise need another write of the claim.
 func (b *binder) withUnused(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	unused := protect.Unused(c, b.pods.By(cluster.PodsByClaim, cluster.Key(c)), metav1.Now())
 	if unused == nil {
@@ -360,11 +360,11 @@ func (b *binder) recordEvent(about runtime.Object, p bind.Plan) {
 	}
 }
 
-// busy is the set of volumes whose status is being written beside their claims. A claim that is written first has its
-// volume looked at, whose status would be written twice, and one of the writes refused. It is safe for concurrent use.
+// busy is the set of volumes whose status is being written together with their claims. The write of a claim queues its
+// volume, whose status would then be written twice, and one of the writes refused. It is safe for concurrent use.
 type busy struct {
 	mu sync.Mutex
-	// asked says by name whether somebody has asked for a volume of the set.
+	// asked says, by name, whether a volume of the set was requested while it was busy.
 	asked map[string]bool
 }
 
@@ -378,7 +378,7 @@ func (b *busy) begin(name string) {
 	b.asked[name] = false
 }
 
-// has says whether a volume is in the set, and remembers that it was asked for.
+// has says whether a volume is in the set, and remembers the request.
 func (b *busy) has(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -389,7 +389,7 @@ func (b *busy) has(name string) bool {
 	return in
 }
 
-// end removes a volume, and says whether it was asked for.
+// end removes a volume, and says whether it was requested in between.
 func (b *busy) end(name string) (asked bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -34,8 +34,7 @@ const (
 	gib        = 1 << 30
 )
 
-// bench is a controller that does one step when it is told to. What it wants to
-// look at is only noted.
+// bench is a controller that does one step on request. It only records the keys that it wants to reconcile.
 type bench struct {
 	t       *testing.T
 	client  *kubetest.API
@@ -48,8 +47,8 @@ type bench struct {
 	woken kubetest.Notes
 }
 
-// setup is what differs between benches: late says that the driver has not
-// registered, deaf that the API tells of no change.
+// setup is what differs between benches: late means that the driver has not registered, deaf that no watch event
+// arrives.
 type setup struct {
 	config csitest.Config
 	Options
@@ -80,11 +79,11 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 	return b
 }
 
-// wakes waits until all that is wanted is looked at, and nothing else.
+// wakes waits until exactly the wanted keys are queued.
 func (b *bench) wakes(want ...string) { b.t.Helper(); b.woken.Await(b.t, want...) }
 
-// idle waits until what has been asked for is looked at, and forgets it: a driver
-// that nobody knows comes last.
+// idle waits until everything queued so far has been recorded, and forgets it: an unknown driver is queued last as a
+// marker.
 func (b *bench) idle() {
 	b.t.Helper()
 	last := "driver/last-" + strconv.Itoa(len(b.client.Actions()))
@@ -98,7 +97,7 @@ func (b *bench) reconcile(k controller.Key) (time.Duration, error) {
 	return r.After, err
 }
 
-// works has it look at a key, which must go well.
+// works reconciles a key and requires success.
 func (b *bench) works(k controller.Key) time.Duration {
 	b.t.Helper()
 	after, err := b.reconcile(k)
@@ -124,7 +123,7 @@ func nameIn(class, zone string) string {
 	return capacity.Item{Class: late(class), Segment: topology.Segment{"zone": zone}}.Name()
 }
 
-// answers has the driver say how much there is, and how large a volume may be.
+// answers sets the driver's available capacity and its maximum volume size.
 func (b *bench) answers(available, largest int64) {
 	b.driver.OnCall("GetCapacity", func(int, any) csitest.Action {
 		r := &csipb.GetCapacityResponse{AvailableCapacity: available}
@@ -169,7 +168,7 @@ func (b *bench) objectsAre(want ...*storagev1.CSIStorageCapacity) {
 	}
 }
 
-// told waits until there is this event about a class and no other one.
+// told waits until the only event about a class is this one.
 func (b *bench) told(class, next, words string) {
 	b.t.Helper()
 	kubetest.Eventually(b.t, func() string {
@@ -209,7 +208,7 @@ func places(more ...runtime.Object) []runtime.Object {
 	return append(more, nodeA, csiA, nodeB, csiB)
 }
 
-// object tells how much there is of a class in a zone.
+// object is the capacity object of a class in a zone.
 func object(class, zone, free, largest string) *storagev1.CSIStorageCapacity {
 	o := &storagev1.CSIStorageCapacity{
 		ObjectMeta: metav1.ObjectMeta{

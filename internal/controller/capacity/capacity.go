@@ -27,7 +27,7 @@ const (
 )
 
 const (
-	// workers is the number of drivers that are called at once.
+	// workers is the number of drivers that are called at the same time.
 	workers = 32
 	// defaultPoll is the default of Options.Poll, and of upstream's external-provisioner.
 	defaultPoll = time.Minute
@@ -51,7 +51,7 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// Options are the controller's dependencies beside its Env.
+// Options are the controller's dependencies in addition to its Env.
 type Options struct {
 	// Drivers holds the drivers that this process can call.
 	Drivers *csi.Set
@@ -61,7 +61,7 @@ type Options struct {
 	Poll time.Duration
 	// Home is where the objects are.
 	Home capacity.Home
-	// Count, if set, is given a function that counts the objects.
+	// Count, if set, is called with a function that counts the objects.
 	Count func(count func() Count)
 }
 
@@ -144,7 +144,7 @@ func (t *tracker) watch() {
 	t.Caches.Volumes().Watch(t.volumeChanged)
 	t.Caches.Claims().Watch(t.claimChanged)
 	t.Drivers.Subscribe(func(name string) {
-		t.forget(name) // all items are asked for again: the driver's answers may have changed
+		t.forget(name) // all items are queried again: the driver's answers may have changed
 		t.enqueueDriver(name)
 	})
 }
@@ -238,8 +238,8 @@ func (t *tracker) gather(driver string) capacity.Facts {
 		Segments: topology.Places(driver, t.nodes.List(), t.csiNodes.List()),
 	}
 	d, ok := t.Drivers.Get(driver)
-	// Claims of a node-local driver that do not wait for a Pod need a node with enough room, too. Whether a driver is
-	// node-local is not known before it is reached.
+	// Claims of a node-local driver that do not wait for a Pod need a node with enough room, too. It is unknown whether a
+	// driver is node-local before it can be reached.
 	f.Immediate = t.Immediate || !ok || d.Scope.Node != ""
 	if !ok {
 		return f

@@ -24,8 +24,8 @@ func (b *bench) fails(verb string, err error) {
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
 }
 
-// TestWhatADriverSays is asked for each class and segment, told in an object that
-// says nothing else, and written again when it is news only.
+// TestWhatADriverSays: the driver is asked for each class and segment; each answer becomes one object, which is written
+// again only when the answer differs.
 func TestWhatADriverSays(t *testing.T) {
 	early := late("early")
 	early.VolumeBindingMode = nil
@@ -44,14 +44,13 @@ func TestWhatADriverSays(t *testing.T) {
 	b.works(item("fast", "b"))
 	b.objectsAre(object("fast", "a", "5Gi", "2Gi"), object("fast", "b", "7Gi", ""))
 	b.called(asks("fast", "a"), asks("fast", "b"))
-	// Nothing else is to be looked at in between.
+	// No other key is queued in between.
 	b.works(theDriver())
 	b.works(item("early", "a"))
 	b.called(asks("fast", "a"), asks("fast", "b"))
 }
 
-// TestNews: only what changes is written, over what the object was, which may have
-// a sidecar's name.
+// TestNews: only changes are written, to the existing object, which may have the name that a sidecar gave it.
 func TestNews(t *testing.T) {
 	was := object("fast", "a", "5Gi", "2Gi")
 	was.Name, was.Namespace, was.Labels["theirs"] = "csisc-random", "theirs", "x"
@@ -81,8 +80,7 @@ func TestNews(t *testing.T) {
 	b.errs(item("fast", "a"), "update capacity object theirs/csisc-random: the answer is lost")
 }
 
-// TestImmediate: objects for classes whose claims do not wait, too, if that is
-// asked for.
+// TestImmediate: classes with immediate binding have objects, too, if the option is set.
 func TestImmediate(t *testing.T) {
 	early := late("early")
 	early.VolumeBindingMode = nil
@@ -92,7 +90,7 @@ func TestImmediate(t *testing.T) {
 	b.wakes(item("early", "a").String(), item("early", "b").String())
 }
 
-// TestWhatCannotBeTold: what was told before stays, and the class says why.
+// TestWhatCannotBeTold: after an unusable answer the object stays as it is, and an event of the class says why.
 func TestWhatCannotBeTold(t *testing.T) {
 	was := object("fast", "a", "5Gi", "")
 	for name, one := range map[string]struct {
@@ -126,8 +124,8 @@ func TestWhatCannotBeTold(t *testing.T) {
 	b.told("fast", "user", "belongs to another program")
 }
 
-// TestAnObjectThatIsNotSeenYet is found by its name, and told anew. From then on it is
-// seen.
+// TestAnObjectThatIsNotSeenYet: an object that the caches do not show yet is found by its name and written again. After
+// that the caches show it.
 func TestAnObjectThatIsNotSeenYet(t *testing.T) {
 	unseen := func() *bench {
 		b := newBench(t, func(s *setup) { s.deaf = true }, places(late("fast"))...)
@@ -156,8 +154,7 @@ func TestAnObjectThatIsNotSeenYet(t *testing.T) {
 		": the answer is lost")
 }
 
-// TestWhatIsObsolete goes, of the driver's own, and only the object that was looked
-// at.
+// TestWhatIsObsolete: obsolete objects are deleted if they belong to the driver, and only in the version that was read.
 func TestWhatIsObsolete(t *testing.T) {
 	gone, kept, others := object("gone", "a", "1Gi", ""), object("fast", "a", "1Gi", ""), object("gone", "b", "1Gi", "")
 	gone.UID, others.Labels[volume.LabelManagedBy] = "u-gone", "somebody"
@@ -175,7 +172,7 @@ func TestWhatIsObsolete(t *testing.T) {
 			t.Errorf("deleted whatever has the name: %+v", d.DeleteOptions)
 		}
 	}
-	// A driver that does not tell has no objects.
+	// A driver without GET_CAPACITY has no objects.
 	b = newBench(t, func(s *setup) { s.config.Controller.GetCapacity = false }, places(late("fast"), kept)...)
 	b.works(theDriver())
 	b.objectsAre()
@@ -183,7 +180,7 @@ func TestWhatIsObsolete(t *testing.T) {
 	b.called()
 }
 
-// TestADriverIsAskedOnceAtATime: who comes meanwhile is looked at after that.
+// TestADriverIsAskedOnceAtATime: keys that are queued during a call wait for its end.
 func TestADriverIsAskedOnceAtATime(t *testing.T) {
 	b := newBench(t, nil)
 	b.begins(late("fast"))
@@ -203,7 +200,7 @@ func TestADriverIsAskedOnceAtATime(t *testing.T) {
 	b.called(asks("fast", "a"), asks("fast", "b"))
 }
 
-// TestADriverThatIsAway: nothing is asked, and what a sidecar may keep stays.
+// TestADriverThatIsAway: no calls are made, and objects that a sidecar may maintain stay.
 func TestADriverThatIsAway(t *testing.T) {
 	sidecars := object("gone", "a", "1Gi", "")
 	sidecars.Name = "csisc-random"
@@ -219,22 +216,22 @@ func TestADriverThatIsAway(t *testing.T) {
 	b.wakes("driver/" + driverName)
 	b.works(theDriver())
 	b.objectsAre()
-	// The item of the object that went is looked at, too, though it is none.
+	// The item of the deleted object is reconciled, too, although it no longer exists.
 	b.wakes(item("fast", "a").String(), item("fast", "b").String(), item("gone", "a").String(), "driver/"+driverName)
-	// It is looked at when it goes, and asked nothing.
+	// It is reconciled when it unregisters, without a call.
 	b.drivers.Remove(b.dialed)
 	b.wakes("driver/" + driverName)
 	b.works(theDriver())
 	b.works(item("fast", "a"))
 	b.called()
-	// It is asked anew about everything when it is back.
+	// It is asked about everything again when it is back.
 	b.drivers.Put(b.dialed)
 	b.wakes("driver/" + driverName)
 	b.works(theDriver())
 	b.wakes(item("fast", "a").String(), item("fast", "b").String())
 }
 
-// TestPauses: a driver is not asked more often because it fails.
+// TestPauses: a failing driver is not called more often.
 func TestPauses(t *testing.T) {
 	for _, one := range []struct{ poll, first, last time.Duration }{
 		{0, firstPause, time.Minute}, {time.Millisecond, time.Millisecond, time.Millisecond},

@@ -2,7 +2,7 @@ package capacity
 
 import "testing"
 
-// TestCount: the objects that should be there, those of them that are, and those that are obsolete.
+// TestCount counts the objects that should exist, those of them that do, and the obsolete ones.
 func TestCount(t *testing.T) {
 	var count func() Count
 	b := newBench(t, func(s *setup) { s.Count = func(f func() Count) { count = f } },

@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/decide/capacity"
 )
 
-// TestTurns: one key at a time asks a driver, those that came meanwhile follow
-// in order and once each, and other drivers' keys do not wait.
+// TestTurns: one key at a time calls a driver, keys queued during the call follow in order and once each, and other
+// drivers' keys do not wait.
 func TestTurns(t *testing.T) {
 	m := newMemory()
 	for i, step := range []struct{ call, driver, key, want string }{
@@ -24,7 +24,7 @@ func TestTurns(t *testing.T) {
 		{"end", "d", "", "b"},
 		{"begin", "d", "b", "yes"},
 		{"end", "d", "", "c"},
-		// Somebody else comes before the one that was named, which follows.
+		// Another key comes before the one that was named, which follows.
 		{"begin", "d", "x", "yes"},
 		{"begin", "d", "c", "no"},
 		{"end", "d", "", "c"},
@@ -51,8 +51,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRemember: only what is new is to be asked about; a class of the same name
-// is new.
+// TestRemember: only new items need a call; a class that was created again under the same name is new.
 func TestRemember(t *testing.T) {
 	item := func(uid types.UID) capacity.Item {
 		return capacity.Item{

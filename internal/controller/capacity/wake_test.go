@@ -13,10 +13,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// event is something that happens, and what is to be looked at then.
+// event is a change, and the keys that it queues.
 type event struct {
 	resource schema.GroupVersionResource
-	// goes is the name of what goes, is what comes or changes.
+	// goes names the deleted object, and is is the new state of an object.
 	goes string
 	is   runtime.Object
 	want []string
@@ -87,8 +87,7 @@ func selected(node string) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-// TestWhoIsAsked: what may have changed how much there is, or what is to be asked,
-// has just that looked at.
+// TestWhoIsAsked: a change that affects the capacity, or what to ask for, queues exactly the items that it affects.
 func TestWhoIsAsked(t *testing.T) {
 	core, store := corev1.SchemeGroupVersion, storagev1.SchemeGroupVersion
 	nodes, csiNodes, classes := core.WithResource("nodes"), store.WithResource("csinodes"),
@@ -154,8 +153,7 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
-// TestOnlyAClaimThatLosesItsNode has its class asked about, whatever else becomes
-// of a claim.
+// TestOnlyAClaimThatLosesItsNode: of all changes of claims, only the loss of a selected node queues the class.
 func TestOnlyAClaimThatLosesItsNode(t *testing.T) {
 	t.Parallel()
 	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
@@ -171,7 +169,7 @@ func TestOnlyAClaimThatLosesItsNode(t *testing.T) {
 	if err := x.client.Tracker().Delete(claims, "ns", "c"); err != nil {
 		t.Fatal(err)
 	}
-	// What the ones before had woken would be looked at first.
+	// Without new names, the keys that earlier events queued would come first.
 	slow, full, free := "slow", selected("n-a"), selected("")
 	full.Name, free.Name, full.Spec.StorageClassName, free.Spec.StorageClassName = "other", "other", &slow, &slow
 	x.play(event{claims, "", full, nil})

@@ -19,30 +19,30 @@ type object[T any] interface {
 	DeepCopy() T
 }
 
-// Binding does the steps of the controllers that bind what users have made, S, to contents, C.
+// Binding performs the steps of the controllers that bind user objects, S, to contents, C.
 type Binding[S object[S], C object[C], O any] struct {
 	controller.Env
 	*controller.Controller
 	Kind      *snapshot.Kind[S, C, O]
 	Snapshots kube.Writer[S]
 	Contents  kube.Writer[C]
-	// WriteOther does the step of a plan about something else.
+	// WriteOther performs the write of a plan for another object.
 	WriteOther func(ctx context.Context, other O) error
 }
 
 // Decision is a plan about a snapshot.
 type Decision[S, C, O any] struct {
-	// Snapshot and Content are what was decided about. Content may be nil: ContentName is the name that it must have.
+	// Snapshot and Content are the objects of the decision. Content may be nil: ContentName is the name that it must have.
 	Snapshot    S
 	Content     C
 	ContentName string
 	Plan        snapshot.PlanOf[S, C, O]
-	// Refused decides about a write of the plan that the API server has refused for good; ok is false if nothing is
-	// done about that.
+	// Refused decides about a write of the plan that the API server has refused for good; ok is false if the refusal has
+	// no consequence.
 	Refused func(problem string) (then snapshot.PlanOf[S, C, O], ok bool)
 }
 
-// Do does the step of a decision. done says that no other step is to follow.
+// Do performs the step of a decision. done says that no step follows.
 func (b *Binding[S, C, O]) Do(ctx context.Context, d Decision[S, C, O]) (done bool, err error) {
 	if d.Plan.Step == snapshot.Confirm {
 		return false, Look(ctx, b.Contents, "", d.ContentName)
@@ -116,11 +116,11 @@ func (b *Binding[S, C, O]) StepContent(ctx context.Context, key controller.Key, 
 // errAbsent says that the API server itself has said that an object does not exist.
 var errAbsent = errors.New("the object does not exist")
 
-// Step does the next step for a key. absent says that an earlier one has ended with what Look says of an object that
-// does not exist.
+// Step performs the next step for a key. absent means that Look, in an earlier step, found that an object does not
+// exist.
 type Step func(ctx context.Context, key controller.Key, absent bool) (done bool, err error)
 
-// Steps does the steps for a key until none is left, most of them at the most: then it is looked at again.
+// Steps performs up to most steps for a key; if more remain, the key is queued again.
 func Steps(ctx context.Context, key controller.Key, most int, next Step) (controller.Result, error) {
 	absent := false
 	for range most {
@@ -135,7 +135,7 @@ func Steps(ctx context.Context, key controller.Key, most int, next Step) (contro
 	return controller.Result{}, fmt.Errorf("%s: %w", key, errSteps)
 }
 
-// Look asks the API server itself whether an object exists that a cache does not have; its answer is for Steps.
+// Look reads an object that a cache does not have from the API server itself; its result is for Steps.
 func Look[T kube.Object](ctx context.Context, w kube.Writer[T], namespace, name string) error {
 	exists, err := w.Look(ctx, namespace, name)
 	if err == nil && !exists {

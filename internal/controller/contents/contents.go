@@ -24,14 +24,14 @@ import (
 
 const (
 	kindContent = "content"
-	// maxSteps is more than the steps that a content can need at once. One that needs more is looked at again.
+	// maxSteps is more than the steps that a content can need in one reconcile. A content that needs more is queued again.
 	maxSteps = 10
 	// firstPoll is the pause after the first answer that something is not ready; it doubles up to maxPoll.
 	firstPoll, maxPoll = time.Second, time.Minute
-	// rivalPause is the pause after which a content is looked at again that waits for another one.
+	// rivalPause is the delay before a content that waits for another one is reconciled again.
 	rivalPause = 10 * time.Second
 	// callLimit is for calls that may copy or delete data; it is the default of upstream's csi-snapshotter. After it the
-	// same call is made again.
+	// same call is repeated.
 	callLimit = time.Minute
 )
 
@@ -43,17 +43,17 @@ var (
 	errGone = errors.New("driver has gone")
 )
 
-// Kind is what differs between the calls for contents of snapshots and for those of groups.
+// Kind is the difference between the calls for contents of snapshots and for those of groups.
 type Kind[C object[C]] interface {
 	// Class returns the class with a name; nil if it does not exist.
 	Class(name string) *snapshot.Class
-	// Can returns what a driver can: take and delete, list, and look for one.
+	// Can returns the capabilities of a driver: take and delete, list, and look for one.
 	Can(d *csi.Driver) (takes, lists, gets bool)
-	// Others returns the names of other contents that stand for what c's driver has by a handle, or for one of its
+	// Others returns the names of other contents that refer to c's driver's snapshot with a handle, or to one of its
 	// members.
 	Others(c C, handle string, members []string) []string
-	// Take and Find make the call of a plan and return the decision about the answer. Delete has the driver delete what a
-	// plan names.
+	// Take and Find make the call of a plan and return the decision about the answer. Delete makes the driver delete what
+	// a plan names.
 	Take(ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string) snapshot.PlanFor[C]
 	Find(ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string) snapshot.PlanFor[C]
 	Delete(ctx context.Context, d *csi.Driver, p snapshot.PlanFor[C], secret map[string]string) volume.Answer
@@ -67,17 +67,17 @@ type Loop[C object[C]] struct {
 	Decide  *snapshot.ContentKind[C]
 	Options snapshot.Options
 	Writer  kube.Writer[C]
-	// Call names the calls about contents of this kind, of which a limited number may be in flight at each driver.
+	// Call names the calls about contents of this kind, whose number in flight is limited at each driver.
 	Call string
 
 	controller *controller.Controller
 	mu         sync.Mutex
-	// known holds, by content, what the last calls have said and what is not written to the API.
+	// known holds, by content, facts from the last calls that are not in the API.
 	known map[types.UID]knowledge
 }
 
-// matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask. It
-// has nothing that this controller writes, which would defeat its back-off.
+// matters are the fields of a content that determine the driver call: a change of one is a reason to call. They include
+// nothing that this controller writes, which would defeat its back-off.
 type matters struct {
 	uid, ref                                           types.UID
 	deleted, deletes                                   bool
@@ -103,7 +103,7 @@ func (l *Loop[C]) driver(c C) *csi.Driver {
 	return nil
 }
 
-// Facts are those on which the decision about an answer depends.
+// Facts returns the facts for the decision about an answer.
 func Facts[C object[C]](c C) snapshot.DriverFactsOf[C] {
 	return snapshot.DriverFactsOf[C]{Content: c, Now: metav1.Now()}
 }
@@ -138,14 +138,14 @@ func (l *Loop[C]) enqueue(c C) {
 	l.controller.Add(controller.Key{Kind: kindContent, Name: c.GetName()})
 }
 
-// EnqueueAll has all contents of a driver looked at.
+// EnqueueAll queues all contents of a driver.
 func (l *Loop[C]) EnqueueAll(driver string) {
 	for _, c := range l.Writer.By(cluster.ContentsByDriver, driver) {
 		l.enqueue(c)
 	}
 }
 
-// learn changes what is known of a content.
+// learn changes the remembered facts about a content.
 func (l *Loop[C]) learn(uid types.UID, change func(*knowledge)) (before knowledge) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +159,7 @@ func (l *Loop[C]) learn(uid types.UID, change func(*knowledge)) (before knowledg
 	return before
 }
 
-// plan decides about a content by what is known of it now.
+// plan decides about a content from the current facts.
 func (l *Loop[C]) plan(c C) snapshot.PlanFor[C] {
 	f, v := Facts(c), l.Decide.View(c)
 	f.Known, f.Options = l.learn(c.GetUID(), func(*knowledge) {}).Known, l.Options
@@ -210,7 +210,7 @@ func (l *Loop[C]) reconcile(ctx context.Context, key controller.Key) (controller
 	return controller.Result{}, fmt.Errorf("%s: %w", key, errSteps)
 }
 
-// apply does the step of a plan. goOn says that the next one can be done at once.
+// apply performs the step of a plan. goOn says that the next one can follow immediately.
 func (l *Loop[C]) apply(
 	ctx context.Context, c C, p snapshot.PlanFor[C],
 ) (result controller.Result, goOn bool, err error) {
@@ -232,8 +232,8 @@ func (l *Loop[C]) apply(
 	return l.repeat(c, p)
 }
 
-// note writes a status, and before it the place. If the driver is asked again whether something is ready, the intent is
-// not needed any more.
+// note writes a status, and before it the place. When the driver is only called to see whether something is ready, the
+// intent is no longer needed.
 func (l *Loop[C]) note(ctx context.Context, c C, p snapshot.PlanFor[C]) (err error) {
 	var none, written C
 	if p.Placed != none {
@@ -282,8 +282,8 @@ func (l *Loop[C]) repeat(c C, p snapshot.PlanFor[C]) (result controller.Result, 
 	return result, false, fmt.Errorf("content %s: %w: %s", c.GetName(), errCall, p.Because.Message)
 }
 
-// call makes the call of a plan, after the intent is written if it needs one, and returns the content, with the intent,
-// and the decision about the answer.
+// call writes the intent of a plan, if it needs one, and makes the call. It returns the content, with the intent, and
+// the decision about the answer.
 func (l *Loop[C]) call(ctx context.Context, c C, p snapshot.PlanFor[C]) (C, snapshot.PlanFor[C], error) {
 	d, v := l.driver(c), l.Decide.View(c)
 	if d == nil {
@@ -337,7 +337,7 @@ func (l *Loop[C]) remove(
 	return l.Decide.AfterRemove(Facts(c), p, a), nil
 }
 
-// Taken returns a snapshot that a driver has described as the fact that decisions judge.
+// Taken turns a driver's description of a snapshot into the form that decisions use.
 func Taken(s *csipb.Snapshot) snapshot.Taken {
 	return snapshot.Taken{
 		Handle: s.GetSnapshotId(), Source: s.GetSourceVolumeId(), Bytes: s.GetSizeBytes(), Ready: s.GetReadyToUse(),

@@ -1,4 +1,4 @@
-// Package contents is the loop of the controllers that have drivers take and delete what contents stand for: snapshots,
-// or groups of them. It decides nothing: a Kind asks the decisions and calls the driver, and the loop writes what they
-// want, records it as events, and repeats calls. Binding is for the controllers that bind contents.
+// Package contents is the loop of the controllers whose drivers create and delete what contents refer to: snapshots, or
+// groups of them. It decides nothing: a Kind calls the decisions and the driver, and the loop performs the resulting
+// writes, records events, and repeats calls. Binding is left to the controllers that bind contents.
 package contents

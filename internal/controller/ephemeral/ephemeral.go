@@ -122,8 +122,8 @@ func (e *ephemeralVolumes) apply(ctx context.Context, f ephemeral.Facts, p ephem
 	return nil
 }
 
-// reconcileClaim deletes a claim whose Pod does not exist any more. The cache may not show a new
-// Pod yet, so the API server is asked, too.
+// reconcileClaim deletes a claim whose Pod does not exist any more. The cache may not show a new Pod yet, so the API
+// server is read, too.
 func (e *ephemeralVolumes) reconcileClaim(ctx context.Context, key controller.Key) error {
 	c, ok := e.claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {

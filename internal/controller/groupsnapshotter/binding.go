@@ -26,8 +26,8 @@ const (
 	kindMember  = "member"
 )
 
-// maxSteps is more than the steps that a group with a hundred members can need at once. A key that needs more is looked
-// at again.
+// maxSteps is more than the steps that a group with a hundred members can need in one reconcile. A key that needs more
+// is queued again.
 const maxSteps = 500
 
 // BindingDeclaration is what the group-snapshot-controller reads and writes.
@@ -128,7 +128,7 @@ func (c *binding) writeMember(ctx context.Context, p groupsnapshot.MemberPlan) (
 	return err
 }
 
-// stepMember takes the finalizer from a member that is being deleted when its group is gone.
+// stepMember removes the finalizer of a member that is being deleted when its group is gone.
 func (c *binding) stepMember(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
 	s, ok := c.snapshots.Get(key.Namespace + "/" + key.Name)
 	if !ok {
@@ -149,7 +149,7 @@ func (c *binding) stepMember(ctx context.Context, key controller.Key, absent boo
 	}
 }
 
-// watch has everything looked at again that a change can concern: nothing is polled.
+// watch queues everything that a change can affect: nothing is polled.
 func (c *binding) watch() {
 	c.Snapshots.Watch(c.groupChanged)
 	c.Contents.Watch(c.contentChanged)
@@ -166,7 +166,7 @@ func (c *binding) watch() {
 	})
 }
 
-// memberChanged has the group looked at that a content is about, also if it is only known by its driver's handle.
+// memberChanged queues the group that a content belongs to, even if only the driver's handle identifies it.
 func (c *binding) memberChanged(before, after *cluster.VolumeSnapshotContent) {
 	last := controller.Latest(before, after)
 	ref := last.Spec.VolumeSnapshotRef
@@ -188,7 +188,7 @@ func (c *binding) enqueue(namespace, name string) {
 	c.Add(controller.Key{Kind: kindGroup, Namespace: namespace, Name: name})
 }
 
-// enqueueUntaken has the groups looked at that have no content yet.
+// enqueueUntaken queues the groups that have no content yet.
 func (c *binding) enqueueUntaken(all []*groupv1.VolumeGroupSnapshot) {
 	for _, g := range all {
 		if g.Status == nil || g.Status.BoundVolumeGroupSnapshotContentName == nil {
@@ -197,7 +197,7 @@ func (c *binding) enqueueUntaken(all []*groupv1.VolumeGroupSnapshot) {
 	}
 }
 
-// enqueueParent has the group looked at that a snapshot is a member of.
+// enqueueParent queues the group that a snapshot is a member of.
 func (c *binding) enqueueParent(s *snapshotv1.VolumeSnapshot) {
 	if parent := groupsnapshot.ParentOf(s); parent != "" {
 		c.enqueue(s.Namespace, parent)
@@ -222,7 +222,7 @@ func (c *binding) groupChanged(before, after *groupv1.VolumeGroupSnapshot) {
 	}
 }
 
-// enqueueMember has a snapshot looked at that is being deleted and held by its group.
+// enqueueMember queues a snapshot that is being deleted and held by its group.
 func (c *binding) enqueueMember(s *snapshotv1.VolumeSnapshot) {
 	if s.DeletionTimestamp != nil && slices.Contains(s.Finalizers, volume.FinalizerSnapshotInGroup) {
 		c.Add(controller.Key{Kind: kindMember, Namespace: s.Namespace, Name: s.Name})
@@ -254,7 +254,7 @@ func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if !provision.IsSnapshot(last) || after != nil && after.Spec.VolumeName == "" {
 		return
 	}
-	// The group of the snapshot that it was made from is not held by it any more.
+	// The finalizer belongs to the group of the source snapshot, which does not hold this one.
 	if s, ok := c.snapshots.Get(last.Namespace + "/" + last.Spec.DataSource.Name); ok {
 		c.enqueueParent(s)
 	}

@@ -1,4 +1,4 @@
-// Package groupsnapshotter has drivers take and delete groups of snapshots, as VolumeGroupSnapshotContents say. It is
-// the part of upstream's csi-snapshotter that is about groups, and holds the same lease. It decides nothing:
+// Package groupsnapshotter calls drivers to create and delete groups of snapshots, as VolumeGroupSnapshotContents
+// require. It is the part of upstream's csi-snapshotter for groups, and holds the same lease. It decides nothing:
 // internal/decide/groupsnapshot does.
 package groupsnapshotter

@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Calls about groups that may be in flight at each driver, and contents that are looked at at once.
+// places limits the calls about groups in flight at each driver, and workers the contents reconciled at the same time.
 const places, workers = 10, 5
 
 // Declaration is what the group-snapshotter reads and writes.
@@ -37,11 +37,11 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// snapshotter has drivers take and delete groups of snapshots.
+// snapshotter calls drivers to create and delete groups of snapshots.
 type snapshotter struct {
 	contents kube.Writer[*groupv1.VolumeGroupSnapshotContent]
 	classes  *kube.Cache[*groupv1.VolumeGroupSnapshotClass]
-	// snapshots are the contents of single snapshots, of which some may stand for a snapshot in a group.
+	// snapshots are the contents of single snapshots, some of which may refer to a snapshot in a group.
 	snapshots *kube.Cache[*cluster.VolumeSnapshotContent]
 }
 
@@ -74,7 +74,7 @@ func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
 	return d.Group.Snapshot, false, d.Group.Snapshot
 }
 
-// Others returns the names of other contents that stand for a group of a content's driver, or for a snapshot in it.
+// Others returns the names of other contents that refer to a group of a content's driver, or to a snapshot in it.
 func (s *snapshotter) Others(c *groupv1.VolumeGroupSnapshotContent, handle string, members []string) []string {
 	var snapshots []*cluster.VolumeSnapshotContent
 	for _, member := range members {
@@ -83,7 +83,7 @@ func (s *snapshotter) Others(c *groupv1.VolumeGroupSnapshotContent, handle strin
 	return groupsnapshot.OthersOf(c, handle, members, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver), snapshots)
 }
 
-// Take asks for a group of snapshots.
+// Take calls CreateVolumeGroupSnapshot.
 func (s *snapshotter) Take(
 	ctx context.Context, d *csi.Driver, c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
 	secret map[string]string,
@@ -102,7 +102,7 @@ func (s *snapshotter) Take(
 	return groupsnapshot.AfterTake(contents.Facts(c), p, a)
 }
 
-// Find asks a driver about a group that another program has taken.
+// Find queries a driver about a group that another program has taken.
 func (s *snapshotter) Find(
 	ctx context.Context, d *csi.Driver, c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
 	secret map[string]string,
@@ -113,7 +113,7 @@ func (s *snapshotter) Find(
 	return groupsnapshot.AfterGet(contents.Facts(c), p, answer(got.GetGroupSnapshot(), err))
 }
 
-// Delete asks a driver to delete a group with its snapshots.
+// Delete calls a driver to delete a group with its snapshots.
 func (s *snapshotter) Delete(
 	ctx context.Context, d *csi.Driver, p groupsnapshot.DriverPlan, secret map[string]string,
 ) volume.Answer {

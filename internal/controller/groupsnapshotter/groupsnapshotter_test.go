@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestSteps: what the group-snapshotter does with its driver, step by step, by itself, and when it is killed.
+// TestSteps: what the group-snapshotter does with its driver, step by step, on its own, and when it is killed.
 func TestSteps(t *testing.T) {
 	config := csitest.Full()
 	config.Name = "d.example"
@@ -43,7 +43,7 @@ func TestSteps(t *testing.T) {
 	})
 }
 
-// intentFirst wants the intent to be there whenever the driver has been asked and no handle is known.
+// intentFirst requires that the intent is recorded whenever the driver was called and no handle is known.
 func intentFirst(api *kubetest.API, steps []string) error {
 	o, err := api.Tracker().Get(groupv1.SchemeGroupVersion.WithResource(volume.ResourceGroupContents), "", "c")
 	if err != nil {

@@ -30,12 +30,12 @@ type calls struct {
 	page func(ctx context.Context, token string) (entries []entry, next string, err error)
 	// unhealthyOnly says that healthy volumes are not in the list.
 	unhealthyOnly bool
-	// one asks about one volume; it is nil if the driver has no such call.
+	// one queries one volume; it is nil if the driver has no such call.
 	one func(ctx context.Context, id string) (said, error)
 }
 
-// callsOf returns the calls of a driver, and whether it has any. A driver that has those of CSI 1.13 is asked only with
-// them.
+// callsOf returns the calls of a driver, and whether it has any. For a driver that has those of CSI 1.13, only they are
+// used.
 func callsOf(d *csi.Driver) (calls, bool) {
 	can, v := d.Controller, calls{}
 	switch {

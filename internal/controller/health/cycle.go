@@ -36,7 +36,8 @@ type cycle struct {
 	calls
 	// silent says that the driver does not answer.
 	silent atomic.Bool
-	// eventsOnly says that claims cannot hold what is told: the API server drops it, or refuses it for want of a right.
+	// eventsOnly means that claims cannot hold the health: the API server drops the field, or refuses the write for lack
+	// of a right.
 	eventsOnly bool
 	// secrets holds the Secrets that were read in this cycle.
 	secrets map[corev1.SecretReference]secret
@@ -49,7 +50,7 @@ type secret struct {
 }
 
 // list returns what the driver's list reports about volumes, by their handles, and whether that is all. Nothing is
-// returned of a list without an end, because more about the same volume may have followed.
+// returned of an incomplete list, because more about the same volume may have followed.
 func (c *cycle) list(
 	ctx context.Context, volumes []*corev1.PersistentVolume,
 ) (told map[string][]health.Report, complete bool) {
@@ -114,7 +115,7 @@ func (c *cycle) limited(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, c.options.Timeout)
 }
 
-// askEach asks a driver that has no list about each of its volumes.
+// askEach queries each volume separately at a driver without a list.
 func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume) []said {
 	if c.page != nil {
 		return nil
@@ -133,7 +134,7 @@ func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume)
 	return out
 }
 
-// ask asks the driver about one volume.
+// ask queries the driver about one volume.
 func (c *cycle) ask(ctx context.Context, v *corev1.PersistentVolume) said {
 	if c.silent.Load() {
 		return said{}
@@ -148,7 +149,7 @@ func (c *cycle) ask(ctx context.Context, v *corev1.PersistentVolume) said {
 	return told
 }
 
-// hide removes from reports the secrets that the driver has received for the volume, also from another process.
+// hide removes from reports the secrets that the driver has received for the volume, even from another process.
 func (c *cycle) hide(ctx context.Context, v *corev1.PersistentVolume, all []health.Report) []health.Report {
 	if len(all) == 0 {
 		return nil
@@ -170,10 +171,11 @@ func (c *cycle) hide(ctx context.Context, v *corev1.PersistentVolume, all []heal
 
 // record is what is known of a volume from earlier cycles.
 type record struct {
-	// absences is in how many complete lists of its driver a volume was absent that was not well. Without it, the count
-	// begins again.
+	// absences counts the complete lists in which an unhealthy volume was absent. When the volume is listed again, the
+	// count restarts.
 	absences int
-	// told is what only events have reported, because the claim has no field for it. What is not here is reported again.
+	// told is what only events have reported, because the API server does not keep the claim's field. Anything missing
+	// here is reported again.
 	told *corev1.VolumeHealthStatus
 }
 

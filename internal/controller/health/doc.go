@@ -1,4 +1,4 @@
-// Package health asks the controllers of drivers how volumes are, and writes what they tell to the claims.
+// Package health asks controller plugins for the health of volumes, and writes it to the claims.
 //
-// Life cycle: New makes a controller; each driver that can be asked is asked once a minute.
+// Life cycle: New makes a controller; each driver that supports it is queried once a minute.
 package health

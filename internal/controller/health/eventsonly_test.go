@@ -18,11 +18,11 @@ import (
 )
 
 // TestClaimsCannotHoldIt: where the API server does not keep the field, or where the right to write it is missing, as
-// in upstream's manifests, one claim is tried in a cycle, and events tell each change once.
+// in upstream's manifests, one claim is tried in a cycle, and events report each change once.
 func TestClaimsCannotHoldIt(t *testing.T) {
 	for name, refuse := range map[string]clienttesting.ReactionFunc{
 		"dropped": func(a clienttesting.Action) (bool, runtime.Object, error) {
-			// A field under a name that the server does not know.
+			// This is a field under a name that the server does not know.
 			patch := a.(clienttesting.PatchAction).GetPatch()
 			copy(patch[bytes.Index(patch, []byte("healthStatus")):], "newerField__")
 			return false, nil, nil

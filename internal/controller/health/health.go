@@ -24,19 +24,19 @@ import (
 
 const (
 	kindDriver = "driver"
-	// every is the pause between two cycles, unless another one is set.
+	// every is the pause between two cycles, unless one is set.
 	every = time.Minute
-	// workers is the number of drivers that are asked at once.
+	// workers is the number of drivers that are called at the same time.
 	workers = 32
 )
 
-// Options configure the controller; the zero value is what a control plane has.
+// Options configure the controller; the zero value is for a control plane.
 type Options struct {
 	// Every is the pause between two cycles of a driver; 0 means a minute.
 	Every time.Duration
 	// Timeout is the time limit of a call; 0 means that of other calls.
 	Timeout time.Duration
-	// Volumes is how many volumes a driver is asked about at the same time; 0 means one.
+	// Volumes is the number of volumes that one driver is queried about at the same time; 0 means one.
 	Volumes int
 	// Wanted says that users have asked for the health of these drivers' volumes: the log then warns about drivers that
 	// cannot report it.
@@ -84,7 +84,7 @@ func New(env controller.Env, drivers *csi.Set, o Options) *controller.Controller
 	return m.Controller
 }
 
-// reconcile is one cycle of a driver: it is asked about all of its volumes.
+// reconcile is one cycle of a driver, which is queried about all of its volumes.
 func (m *monitor) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	d, ok := m.drivers.Get(key.Name)
 	if !ok {
@@ -117,7 +117,7 @@ func (m *monitor) volumesOf(d *csi.Driver) []*corev1.PersistentVolume {
 	return out
 }
 
-// run asks the driver about its volumes, and writes what it tells.
+// run asks the driver about its volumes, and writes the reported health.
 func (c *cycle) run(ctx context.Context) error {
 	volumes := c.volumesOf(c.driver)
 	told, complete := c.list(ctx, volumes)
@@ -150,7 +150,7 @@ func (c *cycle) run(ctx context.Context) error {
 	return failed
 }
 
-// settle decides about one volume and writes it, and returns what is to be known of it in the next cycle.
+// settle decides about one volume, writes the result, and returns the record for the next cycle.
 func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record, error) {
 	f.Reports = c.hide(ctx, f.Volume, f.Reports)
 	p := health.OfClaim(f, metav1.Now())
@@ -180,8 +180,8 @@ func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record
 }
 
 // write writes the health of a claim, and says whether the claim has it now. A server without the feature drops the
-// field, and the rights of upstream's manifests are for events only, which then tell alone, as upstream's do. In a
-// cycle without success no other claim is tried.
+// field, and upstream's manifests grant rights for events only; events alone then report the health, as upstream's do.
+// After a failed write no other claim is tried in the cycle.
 func (c *cycle) write(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, h *corev1.VolumeHealthStatus,
 ) (kept bool, err error) {

@@ -12,7 +12,7 @@ import (
 
 const driverName = "d.example"
 
-// TestSteps: what the controller does step by step, by itself, and when it is killed.
+// TestSteps: what the controller does step by step, on its own, and when it is killed.
 func TestSteps(t *testing.T) {
 	config := driverConfig()
 	story.Run(t, "testdata/steps", func(s *story.Scene) story.Cast {

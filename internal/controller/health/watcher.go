@@ -25,7 +25,7 @@ func WatcherDeclaration() controller.Declaration {
 	}
 }
 
-// watcher tells claims of the failure of the nodes of their Pods.
+// watcher reports node failures to the claims of the node's Pods.
 type watcher struct {
 	controller.Env
 	*controller.Controller
@@ -43,8 +43,8 @@ type watcher struct {
 	failed      map[string]bool
 }
 
-// NewWatcher returns the controller that tells the claims that have volumes of a set of drivers when the node of their
-// Pods fails and when it is healthy again; now returns the current time. It must be made before the caches start.
+// NewWatcher returns the controller that records events on the claims with volumes of a set of drivers when the node of
+// their Pods fails and when it is healthy again; now returns the current time. It must be made before the caches start.
 func NewWatcher(env controller.Env, drivers *csi.Set, now func() time.Time) *controller.Controller {
 	w := &watcher{
 		Env: env, drivers: drivers, now: now, silentSince: map[string]time.Time{}, failed: map[string]bool{},
@@ -63,7 +63,7 @@ func NewWatcher(env controller.Env, drivers *csi.Set, now func() time.Time) *con
 	return w.Controller
 }
 
-// reconcile looks at one node.
+// reconcile handles one node.
 func (w *watcher) reconcile(_ context.Context, key controller.Key) (controller.Result, error) {
 	f := health.NodeFacts{Name: key.Name, Claims: w.used(key.Name)}
 	f.Node, _ = w.nodes.Get(key.Name)

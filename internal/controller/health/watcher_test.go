@@ -37,9 +37,9 @@ func node(ready corev1.ConditionStatus) *corev1.Node {
 	return n
 }
 
-// TestNodeFails: the claims of a driver whose Pods are on a node are told once when the node has not been ready for
-// five minutes, and when it is ready again; and when it is gone. Those of other drivers and of Pods that have ended are
-// not.
+// TestNodeFails: claims of the driver whose Pods are on a node get one event when the node has not been ready for five
+// minutes, one when it is ready again, and one when it is deleted. Claims of other drivers and of finished Pods get
+// none.
 func TestNodeFails(t *testing.T) { synctest.Test(t, testNodeFails) }
 
 func testNodeFails(t *testing.T) {
@@ -56,7 +56,7 @@ func testNodeFails(t *testing.T) {
 		synctest.Wait()
 		r, err := life.Reconcile(t.Context(), kubetest.KeyOf("node/n1"))
 		if err != nil || r.After != want {
-			t.Errorf("it is looked at after %s, want %s: %v", r.After, want, err)
+			t.Errorf("it is reconciled again after %s, want %s: %v", r.After, want, err)
 		}
 		api.Told(told...)
 		api.Forget()
@@ -84,7 +84,7 @@ func testNodeFails(t *testing.T) {
 	look(0)
 }
 
-// TestOptions: the pause between cycles, the time limit of a call, and how many volumes are asked about at once.
+// TestOptions: the pause between cycles, the time limit of a call, and how many volumes are queried at the same time.
 func TestOptions(t *testing.T) { synctest.Test(t, testOptions) }
 
 func testOptions(t *testing.T) {
@@ -116,14 +116,14 @@ func testOptions(t *testing.T) {
 	}()
 	synctest.Wait()
 	if len(asked) != 2 {
-		t.Errorf("%d volumes are asked about at once", len(asked))
+		t.Errorf("%d volumes are queried at the same time", len(asked))
 	}
 	if r := <-done; r.After != o.Every || time.Since(begin) != o.Timeout {
 		t.Errorf("it ends after %s, and comes again after %s", time.Since(begin), r.After)
 	}
 }
 
-// TestDriverWithoutHealth: the log warns about a driver that cannot report health where users have asked for it.
+// TestDriverWithoutHealth: the log warns about a driver that cannot report health if the user has enabled it.
 func TestDriverWithoutHealth(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		config := driverConfig()

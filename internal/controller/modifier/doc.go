@@ -1,2 +1,2 @@
-// Package modifier gives volumes the attributes of other VolumeAttributesClasses, as their claims ask for.
+// Package modifier gives volumes the attributes of other VolumeAttributesClasses, as their claims request.
 package modifier

@@ -24,7 +24,7 @@ import (
 const (
 	// status is the subresource of a claim that is written.
 	status = "status"
-	// refusedPause is the pause after a driver has refused a class for good.
+	// refusedPause is the pause after a driver has permanently refused a class.
 	refusedPause = 5 * time.Minute
 )
 
@@ -51,7 +51,7 @@ func Declaration() controller.Declaration {
 
 type modifier struct {
 	controller.ClaimController
-	// metadata says that drivers are told the names of the claim and of the volume.
+	// metadata means that drivers receive the names of the claim and of the volume.
 	metadata bool
 	classes  *kube.Cache[*storagev1.VolumeAttributesClass]
 }
@@ -82,7 +82,7 @@ func (m *modifier) enqueueAll(match func(*corev1.PersistentVolumeClaim) bool) {
 	}
 }
 
-// claimChanged queues a claim, but not for what the modifier itself writes while a call fails: that would defeat the
+// claimChanged queues a claim, but not for the modifier's own writes while a call fails: that would defeat the
 // back-off.
 func (m *modifier) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
@@ -163,7 +163,7 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	return controller.Result{After: m.pause(f.Claim)}, err
 }
 
-// pause returns for how long a claim is left alone because its class was refused for good.
+// pause returns how long a claim is left alone because its class was permanently refused.
 func (m *modifier) pause(c *corev1.PersistentVolumeClaim) time.Duration {
 	if !modify.IsRefusedForGood(c) {
 		return 0

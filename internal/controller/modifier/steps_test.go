@@ -11,11 +11,11 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// TestSteps: what the modifier does step by step, by itself, and when it is killed.
+// TestSteps: what the modifier does step by step, on its own, and when it is killed.
 func TestSteps(t *testing.T) {
 	config := csitest.Full()
 	config.Name = "d.example"
-	// What the driver is asked for when the volume is to get class gold.
+	// This is the request when the volume gets class gold.
 	usual := &csipb.ControllerModifyVolumeRequest{
 		VolumeId: "h", Secrets: map[string]string{"key": "value of s"}, MutableParameters: map[string]string{"level": "gold"},
 	}

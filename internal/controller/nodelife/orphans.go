@@ -60,7 +60,7 @@ func (l *nodeLife) reconcileMissing(ctx context.Context, name string) (controlle
 	if len(plan.Delete) == 0 {
 		return controller.Result{After: plan.Wait}, nil
 	}
-	// The cache may not show yet that the node exists again, so the API server is asked.
+	// The cache may not show yet that the node exists again, so the API server is read.
 	if _, err := l.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return controller.Result{After: grace}, err
 	}

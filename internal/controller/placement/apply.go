@@ -34,8 +34,7 @@ func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.
 	return result, err
 }
 
-// relevant says whether a Pod needs a node, or has a node and claims on which the node may have to
-// be selected.
+// relevant says whether a Pod needs a node, or has a node that may have to be selected for its claims.
 func relevant(pod *corev1.Pod) bool {
 	switch {
 	case pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || cluster.Finished(pod):
@@ -46,8 +45,8 @@ func relevant(pod *corev1.Pod) bool {
 	return len(cluster.ClaimNames(pod)) > 0
 }
 
-// choose decides about a Pod; without anything to do it returns nil. The Pod is looked up under the
-// lock, so that a Pod which has got its node meanwhile is not placed again.
+// choose decides about a Pod; it returns nil if there is nothing to do. The Pod is read under the lock: a Pod that has
+// just got its node must not be placed again.
 func (p *placer) choose(key string) (*corev1.Pod, placement.Plan) {
 	p.choosing.Lock()
 	defer p.choosing.Unlock()

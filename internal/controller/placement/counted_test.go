@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// TestCountedOnce: a Pod that has just been given its node is on its way there and
-// there, and takes the room of one.
+// TestCountedOnce: a Pod that has just been bound to a node is both on its way and there, but takes the room of one
+// Pod.
 func TestCountedOnce(t *testing.T) {
 	client := fake.NewClientset()
 	caches := kube.NewCaches(client)

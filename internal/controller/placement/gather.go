@@ -68,7 +68,7 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 	return c
 }
 
-// aboutDriver adds what is known of the driver that is to make the volume of a claim, and of the claim's data there.
+// aboutDriver adds what is known of the driver that creates the volume of a claim, and of its capacity.
 func (p *placer) aboutDriver(c *placement.Claim) {
 	driver := c.Class.Provisioner
 	if c.Driver, _ = p.csiDrivers.Get(driver); capacity.Counts(c.Driver) {
@@ -106,7 +106,7 @@ func (p *placer) source(c *corev1.PersistentVolumeClaim) (s provision.Source) {
 	return s
 }
 
-// affinityOf returns the nodes that can use the volume of which a snapshot was taken; nil if they are not known.
+// affinityOf returns the nodes that can use the source volume of a snapshot; nil if they are not known.
 func (p *placer) affinityOf(content *cluster.VolumeSnapshotContent) *corev1.VolumeNodeAffinity {
 	handle := ptr.Deref(content.Spec.Source.VolumeHandle, "")
 	if found := p.volumes.By(cluster.VolumesByHandle, volume.Key(content.Spec.Driver, handle)); len(found) > 0 {

@@ -14,8 +14,8 @@ import (
 
 // memory holds decisions that are not written yet, so that no cache shows them.
 type memory struct {
-	// choosing is held while facts are gathered and a node is chosen, so that each decision knows
-	// all earlier ones. It also guards free and reserved.
+	// choosing is held while facts are gathered and a node is chosen, so each decision sees all earlier ones. It also
+	// guards free and reserved.
 	choosing sync.Mutex
 	// free holds the volumes that no claim has and that were not chosen for one.
 	free *bind.Free
@@ -23,8 +23,8 @@ type memory struct {
 	reserved map[string]string
 
 	mu sync.Mutex
-	// placed holds the Pods for which a node was chosen, until the node is written to them. Before
-	// that, their claims may have to be bound.
+	// placed holds the Pods for which a node was chosen, until the node is written to them. Their claims may have to be
+	// bound first.
 	placed map[types.UID]placed
 	// unplaced holds the claims for which no node was found.
 	unplaced map[controller.Key]bool

@@ -106,7 +106,7 @@ func (p *placer) watch() {
 	p.csiNodes.Watch(func(_, _ *storagev1.CSINode) { p.enqueueAll() })
 	p.classes.Watch(func(before, after *storagev1.StorageClass) {
 		p.enqueueAll()
-		// A Pod whose user has chosen its node has claims to decide about, too.
+		// A Pod whose user has chosen its node may have claims to decide about, too.
 		for _, c := range p.claims.By(cluster.UnboundByClass, controller.Latest(before, after).Name) {
 			p.enqueueUsers(cluster.Key(c))
 			p.enqueueClaim(c)
@@ -190,7 +190,7 @@ func (p *placer) enqueue(pod *corev1.Pod) {
 	p.Add(controller.Key{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name})
 }
 
-// enqueueClaim queues a claim that may be unplaced; nil is none.
+// enqueueClaim queues a claim that may be unplaced; nil is ignored.
 func (p *placer) enqueueClaim(c *corev1.PersistentVolumeClaim) {
 	if c != nil && placement.MayBeUnplaced(c) {
 		p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
@@ -214,7 +214,7 @@ func (p *placer) enqueueAll() {
 	}
 }
 
-// reconcileClaim selects a node for a claim whose volume is to be made at once on one of several nodes.
+// reconcileClaim selects a node for a claim with immediate binding whose volume can be on one of several nodes.
 func (p *placer) reconcileClaim(ctx context.Context, key controller.Key) error {
 	c, unplaced := p.gatherUnplaced(key)
 	p.setUnplaced(key, unplaced)

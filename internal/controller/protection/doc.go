@@ -1,4 +1,4 @@
-// Package protection keeps claims that Pods use, and volumes that claims are bound to, from being
-// deleted: it removes their protection finalizers when they are not used any more. The API server
-// adds the finalizers to new objects; this controller adds them where they are missing.
+// Package protection keeps claims that Pods use, and volumes that claims are bound to, from being deleted: it removes
+// their protection finalizers when they are no longer used. The API server adds the finalizers to new objects; this
+// controller adds them where they are missing.
 package protection

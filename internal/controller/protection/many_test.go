@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// TestManyAtOnce: of claims that are deleted at the same moment, and share an answer
-// of the API server, each gets its own part of that.
+// TestManyAtOnce: claims that are deleted at the same moment share one list from the API server, and each gets its own
+// part of it.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := kubetest.NewAPI(t, story.Object[*corev1.Pod](t, "pod"))

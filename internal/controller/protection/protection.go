@@ -124,8 +124,8 @@ func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVol
 	return err
 }
 
-// tellUnused writes the condition Unused, if there is one to write, and nothing else, so that it does not conflict with
-// the other writers of the status.
+// tellUnused writes the condition Unused, if needed, and nothing else, so it does not conflict with the other writers
+// of the status.
 func (p *protection) tellUnused(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, unused *corev1.PersistentVolumeClaimCondition,
 ) error {
@@ -176,7 +176,7 @@ func (p *protection) applyVolume(ctx context.Context, v *corev1.PersistentVolume
 	return err
 }
 
-// query asks for the Pods that use a claim.
+// query finds the Pods that use a claim.
 type query struct {
 	// claim is the name of the claim.
 	claim string
@@ -224,7 +224,7 @@ func (p *protection) watchClasses() {
 	})
 }
 
-// gone returns the names that an object does not have any more; it is nil if it was deleted.
+// gone returns the names that an object has lost; nil if it was deleted.
 func gone[T comparable](names []string, after T, of func(T) []string) []string {
 	var none T
 	if len(names) == 0 || after == none {

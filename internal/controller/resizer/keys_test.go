@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// looks is a resizer that only notes which keys it is to look at, and hears what others do.
+// looks is a resizer that only records which keys it would reconcile, and that receives the changes of others.
 type looks struct {
 	client  *kubetest.API
 	drivers *csi.Set
@@ -32,9 +32,8 @@ func newLooks(t *testing.T, objects ...runtime.Object) *looks {
 
 const key = "claim/ns/claim"
 
-// TestClaimWakes: a claim is looked at for what somebody else changes of its size,
-// and not for what the resizer writes while it works, which would defeat the pause
-// between two tries.
+// TestClaimWakes: a claim is reconciled when another client changes its size, but not after the resizer's own writes,
+// which would defeat the pause between two tries.
 func TestClaimWakes(t *testing.T) {
 	began := func(c *corev1.PersistentVolumeClaim) {
 		*c = *resize.Started(c, resource.MustParse("2Gi"), metav1.Now())
@@ -112,8 +111,8 @@ func TestClaimWakes(t *testing.T) {
 	}
 }
 
-// TestOthersWake: a claim that waits for its volume to name it, or for a driver, is
-// looked at when that comes; what else happens to a volume changes nothing.
+// TestOthersWake: a claim that waits for its volume's claimRef, or for a driver, is reconciled when that appears; other
+// changes of a volume have no effect.
 func TestOthersWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pv, free := pv(t, ""), pv(t, "unclaimed")

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/decide/resize"
 )
 
-// TestPauseIsOfASizeAndAState: what is refused by the driver and what is refused at the node are two things.
+// TestPauseIsOfASizeAndAState: refusals by the driver and refusals at the node have separate pauses.
 func TestPauseIsOfASizeAndAState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -147,7 +147,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	return r.pauseInfeasible(claim), nil
 }
 
-// pause returns for how long a claim is left alone; another size or another state of it begins another pause.
+// pause returns how long a claim is left alone; another size or another state begins another pause.
 func (r *resizer) pause(c *corev1.PersistentVolumeClaim) time.Duration {
 	return r.Refusals.Pause(c.UID, string(resize.StateOf(c))+" "+allocated(c), infeasiblePause)
 }

@@ -11,7 +11,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// TestSteps: what the resizer does step by step, by itself, and when it is killed.
+// TestSteps: what the resizer does step by step, on its own, and when it is killed.
 func TestSteps(t *testing.T) {
 	config := csitest.Full()
 	config.Name = driverName

@@ -27,7 +27,7 @@ func pv(t testing.TB, words string) *corev1.PersistentVolume {
 	return story.Object[*corev1.PersistentVolume](t, "pv "+words)
 }
 
-// request is what the driver is asked for when the claim is to grow to 2Gi.
+// request is the call when the claim grows to 2Gi.
 func request() *csipb.ControllerExpandVolumeRequest {
 	return &csipb.ControllerExpandVolumeRequest{
 		VolumeId: "h", Secrets: map[string]string{"key": "value"},

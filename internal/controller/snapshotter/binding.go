@@ -25,7 +25,7 @@ const (
 	kindClaim    = "claim"
 )
 
-// maxSteps is more than the steps that a key can need at once. A key that needs more is looked at again.
+// maxSteps is more than the steps that a key can need in one reconcile. A key that needs more is queued again.
 const maxSteps = 10
 
 // BindingDeclaration is what the snapshot-controller reads and writes.
@@ -116,7 +116,7 @@ func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent b
 	})
 }
 
-// stepClaim takes the finalizer from a claim when no snapshot is being taken of it any more.
+// stepClaim removes a claim's finalizer when no snapshot of it is being taken any more.
 func (c *binding) stepClaim(ctx context.Context, key controller.Key, _ bool) (done bool, err error) {
 	claim, ok := c.claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {
@@ -129,7 +129,7 @@ func (c *binding) stepClaim(ctx context.Context, key controller.Key, _ bool) (do
 	return true, err
 }
 
-// watch has everything looked at again that a change can concern: nothing is polled.
+// watch queues everything that a change can affect: nothing is polled.
 func (c *binding) watch() {
 	c.Snapshots.Watch(c.snapshotChanged)
 	c.Contents.Watch(c.contentChanged)

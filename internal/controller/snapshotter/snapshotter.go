@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Calls about snapshots that may be in flight at each driver, of which one namespace may have half, and contents that
-// are looked at at once.
+// places limits the calls about snapshots in flight at each driver, half of which one namespace may use, and workers
+// the contents reconciled at the same time.
 const places, workers = 20, 50
 
 // Declaration is what the snapshotter reads and writes.
@@ -38,11 +38,11 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// snapshotter has drivers take and delete snapshots.
+// snapshotter calls drivers to create and delete snapshots.
 type snapshotter struct {
 	contents kube.Writer[*cluster.VolumeSnapshotContent]
 	classes  *kube.Cache[*cluster.VolumeSnapshotClass]
-	// topology says that contents are to say where their snapshots can be used.
+	// topology means that contents record where their snapshots can be used.
 	topology bool
 }
 
@@ -69,17 +69,17 @@ func (s *snapshotter) Class(name string) *snapshot.Class {
 	return snapshot.ClassOf(class)
 }
 
-// Can returns what a driver can: take and delete snapshots, list them, and look for one.
+// Can returns the capabilities of a driver: take and delete snapshots, list them, and look for one.
 func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
 	return d.Controller.Snapshot, d.Controller.ListSnapshots, d.Controller.GetSnapshot
 }
 
-// Others returns the names of other contents that stand for a snapshot of a content's driver.
+// Others returns the names of other contents that refer to a snapshot of a content's driver.
 func (s *snapshotter) Others(c *cluster.VolumeSnapshotContent, handle string, _ []string) []string {
 	return snapshot.Single().SameAs(c, handle, s.contents.By(cluster.ContentsByHandle, handle))
 }
 
-// Take asks for a snapshot.
+// Take calls CreateSnapshot.
 func (s *snapshotter) Take(
 	ctx context.Context, d *csi.Driver, c *cluster.VolumeSnapshotContent, p snapshot.DriverPlan,
 	secret map[string]string,
@@ -98,7 +98,7 @@ func (s *snapshotter) Take(
 	return snapshot.AfterTake(contents.Facts(c), p, a)
 }
 
-// Find asks a driver about a snapshot that another program has taken.
+// Find queries a driver about a snapshot that another program has taken.
 func (s *snapshotter) Find(
 	ctx context.Context, d *csi.Driver, c *cluster.VolumeSnapshotContent, p snapshot.DriverPlan,
 	secret map[string]string,
@@ -123,7 +123,7 @@ func (s *snapshotter) Find(
 	return snapshot.AfterLook(contents.Facts(c), p, s.answer(found, err))
 }
 
-// Delete asks a driver to delete a snapshot.
+// Delete calls a driver to delete a snapshot.
 func (s *snapshotter) Delete(
 	ctx context.Context, d *csi.Driver, p snapshot.DriverPlan, secret map[string]string,
 ) volume.Answer {

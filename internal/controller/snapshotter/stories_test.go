@@ -8,7 +8,7 @@ import (
 )
 
 // TestStories: what the snapshot-controller does about snapshots, contents and claims. The command distributed, before
-// start, is for drivers of which each node has a snapshotter.
+// start, is for drivers with a snapshotter on each node.
 func TestStories(t *testing.T) {
 	story.Run(t, "testdata", func(*story.Scene) story.Cast {
 		distributed := false

@@ -49,7 +49,7 @@ func commands() map[string]builtin {
 	}
 }
 
-// lineCommands are those whose argument is all that follows.
+// lineCommands take the rest of the line as one argument.
 func lineCommands() map[string]func(c *Scene, text string) error {
 	return map[string]func(*Scene, string) error{
 		"apply": (*Scene).apply, "written": (*Scene).written, "patch": (*Scene).patch,
@@ -79,7 +79,7 @@ func (c *Scene) begin() {
 	}
 }
 
-// give stores the objects that exist at the start, unless the script has others of their names.
+// give stores the objects that exist at the start, unless the script has its own under their names.
 func (c *Scene) give() {
 	for _, name := range c.cast.Given {
 		all, err := c.script.library.named(name)
@@ -111,15 +111,15 @@ func (c *Scene) live() {
 // life is the present process.
 func (c *Scene) life() *kubetest.Process { return c.lives[len(c.lives)-1] }
 
-// readsCount has requests that read be noted or not: those that fill caches are not.
+// readsCount switches the recording of reads, which is off while caches are filled.
 func (c *Scene) readsCount(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads = yes
 }
 
-// start has the controller work by itself, and shows from then on what happens at the same moment by its objects if
-// "unordered" says so.
+// start runs the controller on its own. With "unordered", what happens at the same moment is shown sorted by object
+// from then on.
 func (c *Scene) start(args []string) error {
 	if c.works {
 		return errors.New("the controller works already")
@@ -131,7 +131,7 @@ func (c *Scene) start(args []string) error {
 	return nil
 }
 
-// restart kills a controller that works, and begins another one that does as much.
+// restart kills a running controller, and begins another one in the same state of work.
 func (c *Scene) restart([]string) error {
 	works := c.works
 	if works {
@@ -160,7 +160,7 @@ func (c *Scene) apply(text string) error {
 	return err
 }
 
-// written has another controller of the process write objects, which no watch has reported yet.
+// written makes another controller of the process write objects, which no watch has reported yet.
 func (c *Scene) written(text string) error {
 	all, err := c.script.library.named(text)
 	for _, o := range all {
@@ -185,7 +185,7 @@ func (c *Scene) look(keys []string) error {
 	return nil
 }
 
-// former has the process before the present one do what follows.
+// former makes the previous process perform the rest of the line.
 func (c *Scene) former(args []string) error {
 	c.reconcile(c.lives[len(c.lives)-2], args[1:])
 	return nil

@@ -1,6 +1,6 @@
 // Package story plays scripts over a controller, in virtual time: what users, other controllers and the driver do, what
 // fails, and below each command, indented by two blanks, what the controller did then. With UPDATE_GOLDEN=1 in the
-// environment the indented lines are written; read their difference before you commit it.
+// environment the indented lines are written; review the diff before you commit it.
 //
 // Each paragraph of a file is a test of its own, in a bubble of testing/synctest. It may begin with "# TITLE: WHY".
 // Below the paragraphs a file may have objects as YAML, "-- NAME.yaml --"; several files share those in

@@ -37,7 +37,7 @@ func (c *Scene) beginDriver() {
 	}
 }
 
-// moveDriver changes what the driver can do, or whether it is there and for whom, or gives it a volume.
+// moveDriver changes the driver's capabilities, or whether it is registered and for whom, or gives it a volume.
 func (c *Scene) moveDriver(args []string) error {
 	switch word := args[0]; {
 	case word[0] == '+', word[0] == '-':
@@ -69,7 +69,7 @@ func (c *Scene) moveDriver(args []string) error {
 	return nil
 }
 
-// setCapabilities changes what the driver can do, "-Controller.Expand".
+// setCapabilities changes the driver's capabilities, "-Controller.Expand".
 func (c *Scene) setCapabilities(words []string) error {
 	if c.begun {
 		return errors.New("the driver is running")
@@ -84,7 +84,7 @@ func (c *Scene) setCapabilities(words []string) error {
 	return nil
 }
 
-// busy has calls be in flight: their number, the call, the namespace, and the driver if it is another one.
+// busy puts calls in flight: their number, the call, the namespace, and the driver if it is another one.
 func (c *Scene) busy(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Scene) inventory() string {
 	return out
 }
 
-// noteCall notes a call, with what differs from the usual request.
+// noteCall records a call, with its difference from the usual request.
 func (c *Scene) noteCall(method string, request proto.Message) {
 	name := request.ProtoReflect().Descriptor().FullName()
 	at := slices.IndexFunc(c.cast.Usual, func(m proto.Message) bool {
@@ -165,7 +165,7 @@ func (c *Scene) failure(effect string) error {
 	return nil
 }
 
-// answer makes the response to a request from JSON, which may have the fields of CSI 1.12.
+// answer creates the response to a request from JSON, which may have the fields of CSI 1.12.
 func (c *Scene) answer(request proto.Message, text string) proto.Message {
 	name := strings.TrimSuffix(string(request.ProtoReflect().Descriptor().FullName()), "Request") + "Response"
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(name))

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// Ways in which one write or call fails when a script is repeated.
+// These are the ways in which one write or call fails when a script is repeated.
 const (
 	refused    = "is refused"
 	unanswered = "is not answered"
@@ -25,7 +25,7 @@ const (
 	diesAfter  = "is the last one before the controller dies"
 )
 
-// ways are those in which a write or a call of the driver can fail; what a driver answers is a matter of its own.
+// ways returns the ways in which a write or a driver call can fail; a driver's answers are separate.
 func ways(tried string) []string {
 	if isCall(tried) {
 		return []string{diesBefore, diesAfter}
@@ -42,16 +42,16 @@ var errDead = apierrors.NewInternalError(errors.New("the controller is dead"))
 
 // fault is the failure of one write or call of a script.
 type fault struct {
-	// n is the number of the write or call, from 1; 0 stands for neither.
+	// n is the number of the write or call, from 1; 0 means neither.
 	n   int
 	way string
-	// dying says that the controller does nothing any more, and is to be started again.
+	// dying means that the controller has stopped and must be started again.
 	dying bool
-	// fired says that it has happened since it was asked the last time.
+	// fired means that the fault has happened since the last query.
 	fired bool
 }
 
-// try counts a write or call, and says whether the fault of this run lets it be done.
+// try counts a write or call, and returns whether this run's fault allows it.
 func (c *Scene) try(what string) (done bool, answer error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,15 +83,15 @@ func (c *Scene) takeFired() bool {
 	return fired
 }
 
-// rule says what becomes of requests and calls.
+// rule determines the result of requests and calls.
 type rule struct {
 	match, effect string
-	// left is how many are still meant; negative is all.
+	// left is the number of matches that remain; negative means all.
 	left int
 }
 
-// addRule adds the rule "[N|always] MATCH => EFFECT". Those about some requests
-// precede those about all, of which the last one counts.
+// addRule adds the rule "[N|always] MATCH => EFFECT". Rules about some requests precede those about all requests, of
+// which the last one applies.
 func (c *Scene) addRule(match, effect string) error {
 	r := &rule{match, effect, 1}
 	word, rest, _ := strings.Cut(match, " ")
@@ -113,8 +113,8 @@ func (c *Scene) addRule(match, effect string) error {
 	return nil
 }
 
-// effect does what rules want done before a request or call, up to the first that has another effect, and returns what
-// becomes of that; empty is nothing special.
+// effect performs what rules request before a request or call, up to the first rule with another effect, and returns
+// that effect; empty means none.
 func (c *Scene) effect(what string) string {
 	for {
 		effect := c.take(what)
@@ -132,7 +132,7 @@ func (c *Scene) effect(what string) string {
 	}
 }
 
-// take returns the effect of the first rule for a request or call, which is used up then.
+// take returns the effect of the first rule for a request or call, which it uses up.
 func (c *Scene) take(what string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *Scene) take(what string) string {
 // byScript is what an error says that a script has ordered.
 const byScript = "refused by the script"
 
-// refusal is the answer to a request of which a rule has this effect.
+// refusal is the answer to a request that matches a rule with this effect.
 func refusal(effect string) error {
 	things, why := schema.GroupResource{Resource: "objects"}, errors.New(byScript)
 	known := map[string]error{

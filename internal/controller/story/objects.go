@@ -111,7 +111,7 @@ func (c *Scene) find(object string) (runtime.Object, error) {
 	return c.API.Tracker().Get(kubetest.ResourceOf(k.object), strings.Join(word[1:len(word)-1], ""), word[len(word)-1])
 }
 
-// keep has a client create or replace objects; before a process has begun, they appear to have always been so.
+// keep makes a client create or replace objects; before the first process begins, they appear to have always existed.
 func (c *Scene) keep(all ...runtime.Object) {
 	for _, o := range all {
 		if c.begun {
@@ -164,7 +164,7 @@ func (l *library) file(name string) (*file, error) {
 	return f, nil
 }
 
-// add takes a part of a file: an object, or named changes of those above it.
+// add adds a part of a file: an object, or named changes of those above it.
 func (f *file) add(part string) error {
 	if regexp.MustCompile(`(?m)^kind: `).MatchString(part) {
 		o, err := decoded([]byte(part))
@@ -259,7 +259,7 @@ func (f *file) changed(words []string, patch string) ([]runtime.Object, error) {
 	return out, nil
 }
 
-// Object returns the first object of "FILE [WORD...] [PATCH]", with FILE in testdata/objects, for tests that are no
+// Object returns the first object of "FILE [WORD...] [PATCH]", with FILE in testdata/objects, for tests that are not
 // scripts.
 func Object[T runtime.Object](t testing.TB, text string) T {
 	t.Helper()

@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// changes returns the words for what a write has changed, and below them the fields that no word says, but for those
+// changes returns the words for a write's changes, and below them the changed fields that no word covers, except those
 // that the API server sets.
 func (c *Scene) changes(w kubetest.Write) []string {
 	if !w.Done || w.Verb == "delete" {
@@ -32,7 +32,7 @@ func (c *Scene) changes(w kubetest.Write) []string {
 	}
 	before, said := w.Before, ""
 	if reflect.TypeOf(before) != reflect.TypeOf(w.After) {
-		before = nil // a subresource that is a kind of its own, such as pods/binding
+		before = nil // a subresource with its own kind, such as pods/binding
 	}
 	names := c.script.library.vocabulary(w.After)
 	if before == nil {
@@ -64,7 +64,7 @@ func difference(out *strings.Builder, path string, before, after any) {
 	if reflect.DeepEqual(before, after) || fromServer(path) {
 		return
 	}
-	// What is new is shown as a whole, but for an object, its metadata, spec and status.
+	// What is new is shown as a whole, except for an object, its metadata, spec and status.
 	top := strings.Count(path, ".") == 0
 	was, ok := fieldsOf(before, top)
 	is, ok2 := fieldsOf(after, top)
@@ -86,7 +86,7 @@ func difference(out *strings.Builder, path string, before, after any) {
 	}
 }
 
-// fieldsOf are the fields of a value that has some; a value that is missing has none if it may be.
+// fieldsOf returns the fields of a value that has fields; a missing value has none if mayMiss is set.
 func fieldsOf(value any, mayMiss bool) (fields map[string]any, ok bool) {
 	if value == nil && mayMiss {
 		return map[string]any{}, true

@@ -34,7 +34,7 @@ type Scene struct {
 	// end are the objects at the end.
 	end string
 
-	// begun says that a process has begun, works that the last one works by itself, and dead that it was killed.
+	// begun means that a process has begun, works that the last one works on its own, and dead that it was killed.
 	begun, works, dead bool
 	// lives are the processes so far.
 	lives []*kubetest.Process
@@ -52,13 +52,13 @@ type Scene struct {
 	// mu guards the rest.
 	mu    sync.Mutex
 	fault fault
-	// tried are the writes and calls that the controller wanted to make, and steps those that were done.
+	// tried are the writes and calls that the controller attempted, and steps those that were done.
 	tried, steps []string
 	rules        []*rule
-	// reads says that the caches have listed what they follow: each later read is one of the API itself.
+	// reads means that the caches have made their first lists: each later read is a separate request.
 	reads bool
-	// quiet says that only tables are shown, unordered that what happens at the same moment is shown by its objects, and
-	// together that all is shown at the end, without its time.
+	// quiet shows only tables, unordered sorts what happens at the same moment by its objects, and together shows
+	// everything at the end, without times.
 	quiet, unordered, together bool
 	notes
 }
@@ -66,7 +66,7 @@ type Scene struct {
 // notes are what happened since a command began.
 type notes struct {
 	since time.Time
-	// asked are the requests that read, deeds the writes and calls, events the last texts of events by their names.
+	// asked are the reads, deeds the writes and calls, and events the last texts of events, by their names.
 	asked  []string
 	deeds  []deed
 	events map[string]string
@@ -111,7 +111,7 @@ func (c *Scene) note(about string, lines ...string) {
 	c.deeds = append(c.deeds, deed{time.Since(c.since), about, lines})
 }
 
-// seen notes a write or an event.
+// seen records a write or an event.
 func (c *Scene) seen(w kubetest.Write) {
 	if e, ok := w.After.(*corev1.Event); ok {
 		c.hear(e)
@@ -135,7 +135,7 @@ func (c *Scene) seen(w kubetest.Write) {
 	}
 }
 
-// did counts a write or call that was done, and looks whether what must always be true is.
+// did counts a write or call that was done, and checks the invariants.
 func (c *Scene) did(step string) {
 	c.mu.Lock()
 	c.steps = append(c.steps, step)
@@ -167,7 +167,7 @@ func (c *Scene) hear(e *corev1.Event) {
 	if next := e.Annotations[volume.AnnNext]; next != "" {
 		line += " (" + next + ")"
 	}
-	// How often workers try that only call the API depends on the order in which they run.
+	// The order in which workers run determines how often those that only call the API retry.
 	if e.Count > 1 && (!c.works || c.driver != nil) {
 		line += fmt.Sprintf(" ×%d", e.Count)
 	}

@@ -28,21 +28,21 @@ type Cast struct {
 	Commands map[string]func(args []string) error
 	// Given are objects that exist at the start unless a script says "without NAME".
 	Given []string
-	// Names are files of objects whose words tell what the controller makes, besides those that a script applies.
+	// Names are files of objects whose words name what the controller creates, in addition to those that a script applies.
 	Names []string
 	// Driver is the driver, with the capabilities that a script does not change; nil if there is none.
 	Driver *csitest.Config
-	// Usual are requests of which a script shows only what differs.
+	// Usual are requests for which a script shows only the differences.
 	Usual []proto.Message
-	// Answers are the driver's answers by method, where it does not answer by what it stores.
+	// Answers are the driver's answers by method, if they do not follow from what it stores.
 	Answers map[string]proto.Message
 	// Tells, if set, returns what an object says that was written, where its fields do not say it well; empty for others.
 	Tells func(runtime.Object) string
 	// Lazy is a resource whose writes are not shown while the controller works by itself: how many they are
 	// depends on the order in which its workers run.
 	Lazy string
-	// Holds, if set, says what is wrong of what must be true at any time. In scripts with faults it is called before each
-	// call of the driver and after each write, with all of them up to that one.
+	// Holds, if set, returns the violated invariant, or nil. In scripts with faults it is called before each call of the
+	// driver and after each write, with all of them up to that one.
 	Holds func(api *kubetest.API, steps []string) error
 }
 
@@ -102,7 +102,7 @@ type script struct {
 	library *library
 }
 
-// play runs a script, repeats it with faults if it has the command, and returns it with what happened.
+// play runs a script, repeats it with faults if it has the command, and returns it with the results.
 func (s *script) play(t *testing.T) string {
 	t.Helper()
 	usual := s.run(t, fault{})
@@ -155,7 +155,8 @@ func (s *script) run(t *testing.T, f fault) (c *Scene) {
 	return c
 }
 
-// command runs a command, and lets the controller survive a fault that happens there; it returns when all rests.
+// command runs a command, and lets the controller survive a fault that happens there; it returns when everything is at
+// rest.
 func (c *Scene) command(line string) error {
 	err := c.do(line)
 	kubetest.Pass(0)
@@ -195,7 +196,7 @@ func (c *Scene) do(line string) error {
 	return b.do(c, args)
 }
 
-// close ends the script: it keeps what the controller leaves, and looks for faults that nothing has met.
+// close ends the script: it keeps the resulting objects, and reports faults that no request has met.
 func (c *Scene) close() {
 	if c.fault.n > 0 {
 		kubetest.Pass(patience)
@@ -214,8 +215,7 @@ func (c *Scene) close() {
 	}
 }
 
-// alike returns a text without the identities that the API gives: which ones these are depends on how many writes came
-// before.
+// alike returns a text without the UIDs from the API, which depend on the number of earlier writes.
 func alike(text string) string {
 	return regexp.MustCompile(`\buid-[0-9]+\b`).ReplaceAllString(text, "uid")
 }

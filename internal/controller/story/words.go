@@ -42,7 +42,7 @@ func (l *library) vocabulary(o runtime.Object) (v vocabulary) {
 	return v
 }
 
-// model returns what a new object is compared with: that of testdata/objects with its name, if there is one.
+// model returns the object with which a new one is compared: that of testdata/objects with its name, if any.
 func (v vocabulary) model(o runtime.Object) (model runtime.Object, said string) {
 	for _, model := range v.models {
 		if cluster.Key(kubetest.MetaOf(model)) == cluster.Key(kubetest.MetaOf(o)) {
@@ -52,8 +52,8 @@ func (v vocabulary) model(o runtime.Object) (model runtime.Object, said string) 
 	return nil, ""
 }
 
-// gained returns the words that are true of an object and say something of what has changed. It makes these changes
-// in the object as it was.
+// gained returns the words that have become true of an object and describe a part of its change. It applies these
+// changes to the earlier object.
 func (v vocabulary) gained(before *runtime.Object, after runtime.Object) (said string) {
 	for _, n := range v.words {
 		if *before == nil || !is(after, n.patch) {
@@ -67,7 +67,7 @@ func (v vocabulary) gained(before *runtime.Object, after runtime.Object) (said s
 	return said
 }
 
-// lost returns the words that were true of an object, and of which all is undone; it takes their lines away.
+// lost returns the words that were true of an object and are completely undone; it removes their lines.
 func (v vocabulary) lost(lines *[]string, before, after runtime.Object) (said string) {
 	for _, n := range v.words {
 		if before == nil || !is(before, n.patch) || is(after, n.patch) {
@@ -89,7 +89,7 @@ func (v vocabulary) lost(lines *[]string, before, after runtime.Object) (said st
 	return said
 }
 
-// is says whether a change makes no difference to an object.
+// is says whether a change has no effect on an object.
 func is(o runtime.Object, patch string) bool {
 	changed, err := merged(o, patch)
 	return err == nil && reflect.DeepEqual(plain(changed), plain(o))

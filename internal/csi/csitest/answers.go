@@ -13,9 +13,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// EveryAnswer shows how a decision judges all that a call can end with: each code that gRPC has and one that it does
-// not have, an answer that breaks the specification, and an error of this program. There is one line for each verdict,
-// with the answers that it is about; the most frequent one is that of all others.
+// EveryAnswer shows how a decision judges every result of a call: each gRPC code and an unknown one, an answer that
+// breaks the specification, and an error of this program. There is one line for each verdict, with its answers; the
+// most frequent verdict applies to all others.
 func EveryAnswer(judge func(volume.Answer) string) string {
 	var order []string
 	about := map[string][]string{}
@@ -51,5 +51,5 @@ func (misshapen) Error() string { return csi.ErrAnswer.Error() }
 // Unwrap returns the reason.
 func (misshapen) Unwrap() error { return csi.ErrAnswer }
 
-// GRPCStatus is what it looks like to whoever asks for a code.
+// GRPCStatus is the status that callers see who ask for a code.
 func (m misshapen) GRPCStatus() *status.Status { return status.New(codes.Unknown, m.Error()) }

@@ -13,7 +13,7 @@ import (
 // returns how the stream ends. It may be called concurrently.
 type Blocks func(ctx context.Context, request proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error
 
-// OnBlocks has f answer the calls of the snapshot metadata service from now on. Calls has them like others.
+// OnBlocks makes f answer the calls of the snapshot metadata service from now on. Calls lists them like others.
 func (d *Driver) OnBlocks(f Blocks) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// defaultBytes is the size of a volume whose request names none.
+	// defaultBytes is the size of a volume if the request has none.
 	defaultBytes = 1 << 30
 	// maxBytes is the largest volume that Driver creates.
 	maxBytes = 1 << 50
@@ -79,7 +79,7 @@ func (d *Driver) find(id string) (*vol, error) {
 	return v, nil
 }
 
-// sizeFor chooses the size that a request asks for.
+// sizeFor chooses the size for a request.
 func sizeFor(r *csipb.CapacityRange) (int64, error) {
 	need, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
@@ -166,7 +166,7 @@ func (d *Driver) answer(v *vol) *csipb.Volume {
 	return out
 }
 
-// DeleteVolume removes a volume that nobody uses.
+// DeleteVolume removes a volume that is not in use.
 func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,22 +26,22 @@ const memoryBuffer = 64 << 10
 
 // Config describes a Driver and its storage.
 type Config struct {
-	// Name is the driver's name; empty stands for "test.csi.example.com".
+	// Name is the driver's name; empty means "test.csi.example.com".
 	Name, Version string
 	// Snapshots holds the ids of the snapshots that the driver has at its start.
 	Snapshots []string
-	// NodeID is the id of this node; empty stands for "node-1". OtherNodes holds the ids of further
-	// nodes that volumes can be published to.
+	// NodeID is the id of this node; empty means "node-1". OtherNodes holds the ids of further nodes that volumes can be
+	// published to.
 	NodeID     string
 	OtherNodes []string
-	// MaxVolumes is how many volumes can be published to one node; 0 is no limit.
+	// MaxVolumes is how many volumes can be published to one node; 0 means no limit.
 	MaxVolumes int64
 	// Segments is the topology segment of this node and of all volumes.
 	Segments map[string]string
-	// Capacity is the limit for the sum of all volumes, in bytes; 0 is no limit.
+	// Capacity is the limit for the sum of all volumes, in bytes; 0 means no limit.
 	Capacity int64
-	// Plugin, Controller, Group and Node hold the driver's capabilities. Calls that need another one fail
-	// with Unimplemented.
+	// Plugin, Controller, Group and Node hold the driver's capabilities. Calls that need a missing one fail with
+	// Unimplemented.
 	Plugin     csi.PluginCapabilities
 	Controller csi.ControllerCapabilities
 	Group      csi.GroupCapabilities
@@ -267,9 +267,9 @@ func (d *Driver) ControllerSocket() string {
 	return d.serveAlone("controller.sock", func(s *grpc.Server) { csipb.RegisterControllerServer(s, d) })
 }
 
-// NodeSocket serves the driver's identity and node service at a socket of their own. What it says of itself includes
-// CONTROLLER_SERVICE, if the driver has that, but there is no controller: that is how most drivers in two processes
-// answer.
+// NodeSocket serves the driver's identity and node service at a socket of their own. Its plugin capabilities include
+// CONTROLLER_SERVICE, if the driver has that, although this socket has no controller: most drivers in two processes
+// answer that way.
 func (d *Driver) NodeSocket() string {
 	return d.serveAlone("node.sock", func(s *grpc.Server) { csipb.RegisterNodeServer(s, d) })
 }

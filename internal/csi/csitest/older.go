@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// Older sets a message of CSI to what JSON says, which may have the fields volume_condition of CSI 1.12. The message
-// gets them as it gets them from a driver of that version: as fields that it does not know.
+// Older sets a CSI message from JSON that may have the fields volume_condition of CSI 1.12. The message contains them
+// as it would from a driver of that version: as unknown fields.
 func Older(m proto.Message, text string) error {
 	files, err := older()
 	if err != nil {
@@ -35,7 +35,7 @@ func Older(m proto.Message, text string) error {
 	return proto.Unmarshal(wire, m)
 }
 
-// older returns the messages of CSI with what CSI 1.13 has removed from them.
+// older returns the CSI messages with the fields that CSI 1.13 has removed.
 func older() (*protoregistry.Files, error) {
 	file := protodesc.ToFileDescriptorProto(csipb.File_csi_proto)
 	field := func(

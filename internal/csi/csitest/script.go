@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that rawCodec asks for
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that rawCodec wraps
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -111,8 +111,7 @@ func (d *Driver) Methods() []string {
 	return out
 }
 
-// Overlaps describes calls that arrived while another one for the same volume was in flight;
-// callers have to avoid that.
+// Overlaps describes calls that arrived while another one for the same volume was in flight; callers must avoid that.
 func (d *Driver) Overlaps() []string {
 	d.script.mu.Lock()
 	defer d.script.mu.Unlock()

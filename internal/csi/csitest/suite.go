@@ -22,7 +22,7 @@ type Target struct {
 	// Parameters and FSType are used for every volume; if empty, the driver chooses.
 	Parameters map[string]string
 	FSType     string
-	// Bytes is a volume size that the driver can create and double; 0 stands for 32 MiB.
+	// Bytes is a volume size that the driver can create and double; 0 means 32 MiB.
 	Bytes int64
 	// Block adds tests of raw block volumes.
 	Block bool
@@ -34,9 +34,8 @@ type Target struct {
 // slowly.
 const suiteLimit = 5 * time.Minute
 
-// Suite tests that a driver does what volplane relies on: each call may be repeated, undoing what
-// does not exist succeeds, and unknown ids have their own error codes. start is called for each
-// test.
+// Suite tests the behaviour of drivers that volplane relies on: each call may be repeated, undoing what does not exist
+// succeeds, and unknown ids have their own error codes. start is called for each test.
 func Suite(t *testing.T, start func(t *testing.T) Target) {
 	t.Helper()
 	for _, test := range []struct {
@@ -88,7 +87,7 @@ type suite struct {
 	d      *csi.Driver
 	c      csipb.ControllerClient
 	n      csipb.NodeClient
-	// cleanup undoes what a failed test has left.
+	// cleanup removes what a failed test has left.
 	cleanup func()
 }
 
@@ -223,7 +222,7 @@ func (s *suite) missingArguments() {
 
 func (s *suite) path(name string) string { return filepath.Join(s.target.Dir, name) }
 
-// staging creates the staging directory, as CSI asks of the caller.
+// staging creates the staging directory, as CSI requires of the caller.
 func (s *suite) staging() string {
 	s.t.Helper()
 	path := s.path("staging")

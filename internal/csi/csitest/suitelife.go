@@ -186,8 +186,7 @@ func (u *use) growth(factor int64) *csipb.ControllerExpandVolumeRequest {
 	}
 }
 
-// expand grows a volume, while it is in use if the driver can: twice to a new size, and then to a
-// smaller one.
+// expand grows a volume, in use if the driver supports that: twice to a new size, and then to a smaller one.
 func (s *suite) expand() {
 	if !s.d.Controller.Expand {
 		return

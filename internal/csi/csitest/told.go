@@ -10,10 +10,10 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Told returns an option with which a test fails when the log tells of a call and lacks what is known of it.
+// Told returns an option with which a test fails when a logged call lacks what is known of it.
 func Told(t testing.TB) csi.Option { return csi.WithCallLog(csi.NewCallLog(slog.New(lines{t}))) }
 
-// lines looks at each line of a log.
+// lines checks each line of a log.
 type lines struct{ t testing.TB }
 
 // Enabled implements slog.Handler.

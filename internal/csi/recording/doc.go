@@ -1,6 +1,6 @@
-// Package recording keeps the calls of a CSI driver in a file for reports of bugs, and plays such a file: it answers as
-// the driver has answered.
+// Package recording keeps the calls of a CSI driver in a file for bug reports, and replays such a file: it gives the
+// driver's answers.
 //
 // The file has one JSON object in each line: a Header, and then the calls as they were traced, without secrets. A
-// Player answers a request by what was answered to it, in the same order, and repeats the last answer.
+// Player returns the recorded answers to a request, in the same order, and repeats the last one.
 package recording

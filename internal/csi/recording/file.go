@@ -11,10 +11,10 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Version is the version of the format. What is only added to it does not change it.
+// Version is the version of the format. Additions do not change it.
 const Version = 1
 
-// kind is what the first line of a recording says of itself.
+// kind identifies a recording in its first line.
 const kind = "driver recording"
 
 // Limits of a file that is read, in bytes and calls.
@@ -23,7 +23,7 @@ const (
 	maxCalls = 100_000
 )
 
-// ErrFormat says that a file is no recording that can be read.
+// ErrFormat says that a file is not a readable recording.
 var ErrFormat = errors.New("this is no recording of a driver")
 
 // Header is the first line of a recording.
@@ -31,7 +31,7 @@ type Header struct {
 	// Volplane is always "driver recording".
 	Volplane string `json:"volplane"`
 	Version  int    `json:"version"`
-	// Driver is the driver's name, DriverVersion what it says of its version.
+	// Driver is the driver's name, and DriverVersion its version.
 	Driver        string    `json:"driver"`
 	DriverVersion string    `json:"driverVersion,omitempty"`
 	RecordedAt    time.Time `json:"recordedAt"`

@@ -10,13 +10,13 @@ import (
 	"volplane.dev/volplane/internal/redact"
 )
 
-// maxShown is how many differences are told, and how long each value may be.
+// maxShown is how many differences are shown, and how long each value may be.
 const (
 	maxShown = 5
 	maxValue = 80
 )
 
-// nearest says in what a request differs from the one of the recorded ones from which it differs least.
+// nearest returns the difference between a request and the most similar recorded one.
 func nearest(request json.RawMessage, recorded []json.RawMessage) string {
 	asked := leaves(request)
 	var least []string

@@ -19,15 +19,15 @@ import (
 
 // Player answers as the recorded driver has answered. It is safe for concurrent use.
 type Player struct {
-	// Speed is how many times faster than the driver it answers; 0 answers at once.
+	// Speed is how many times faster than the driver it answers; 0 answers immediately.
 	Speed float64
 	// Told is called with each call; it may be nil.
 	Told func(csi.Call)
 
-	// memory finds in a request the secrets that are hidden in what was recorded.
+	// memory finds the secrets in a request that are hidden in the recording.
 	memory *csi.Memory
 	mu     sync.Mutex
-	// answers has what was answered to each request, methods the requests of each method.
+	// answers has the recorded answers to each request, and methods the requests of each method.
 	answers map[string]*answers
 	methods map[string][]json.RawMessage
 }
@@ -57,7 +57,7 @@ func NewPlayer(r Recording) (p *Player, unplayable int) {
 	return p, unplayable
 }
 
-// keyOf returns what is the same for all calls of a method with the same request, however their JSON was written.
+// keyOf returns a key that is the same for all calls of a method with the same request, however their JSON was written.
 func keyOf(method string, request json.RawMessage) string {
 	var value any
 	if json.Unmarshal(request, &value) == nil {
@@ -68,7 +68,7 @@ func keyOf(method string, request json.RawMessage) string {
 
 func isObject(text json.RawMessage) bool { return len(text) > 0 && text[0] == '{' }
 
-// Serve answers at a socket, which it makes, until ctx ends.
+// Serve answers at a socket, which it creates, until ctx ends.
 func (p *Player) Serve(ctx context.Context, path string) error {
 	at, err := socket.Listen(ctx, path)
 	if err != nil {
@@ -160,7 +160,7 @@ func codeOf(name string) codes.Code {
 	return codes.Unknown
 }
 
-// Name says what is played, for people.
+// Name describes the recording, for users.
 func (h Header) Name() string {
 	out := "driver " + h.Driver
 	if h.DriverVersion != "" {

@@ -56,7 +56,7 @@ func play(t *testing.T, text string) (p *recording.Player, socket string) {
 	return p, socket
 }
 
-// life makes the same calls whoever answers, and returns what each of them brought.
+// life makes the same calls whether the driver or a recording answers, and returns the result of each.
 func life(t *testing.T, d *csi.Driver) []string {
 	t.Helper()
 	var out []string
@@ -79,8 +79,7 @@ func life(t *testing.T, d *csi.Driver) []string {
 	return out
 }
 
-// TestRoundTrip: whoever calls a recording is answered what the driver answered, in the same order, and no secret is in
-// the file.
+// TestRoundTrip: callers of a recording get the driver's answers, in the same order, and the file contains no secret.
 func TestRoundTrip(t *testing.T) {
 	driver := csitest.Start(t, csitest.Full())
 	driver.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
@@ -136,7 +135,7 @@ const played = `{"volplane":"driver recording","version":1,"driver":"a.example.c
 {"method":"/csi.v1.Controller/DeleteVolume","code":"Code(77)","seconds":0.001,"request":{"volume_id":"b","secrets":{"k":"***"}}}
 `
 
-// TestPlayer: the answers in their order, and what is said of requests that were not recorded.
+// TestPlayer: the answers in their order, and the errors for requests that were not recorded.
 func TestPlayer(t *testing.T) {
 	p, socket := play(t, played)
 	p.Speed = 1
@@ -200,7 +199,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzPlay wants no recording to disturb who plays it.
+// FuzzPlay: no recording disturbs the process that plays it.
 func FuzzPlay(f *testing.F) {
 	f.Add(played)
 	f.Add(`{"volplane":"driver recording","version":1}` + "\n" + `{"request":"too large","code":"OK"}`)

@@ -17,7 +17,7 @@ import (
 var ErrNoSocket = errors.New("registration socket does not exist")
 
 // Check asks the registration socket of a driver in a directory for the name of its driver, as a node agent does. It
-// fails with ErrNoSocket, or if another answer comes. It may be repeated.
+// fails with ErrNoSocket, or with another error if the answer is invalid. It may be repeated.
 func Check(ctx context.Context, dir, driver string) error {
 	path := Path(dir, driver)
 	switch file, err := os.Stat(path); {

@@ -30,21 +30,21 @@ type Keeping struct {
 	Patient  bool
 	NodeOnly bool
 	Changes  func() (changed <-chan struct{}, stop func())
-	// Log receives what becomes of the registration.
+	// Log receives changes of the registration.
 	Log *slog.Logger
 }
 
 // Run registers the driver until ctx ends (S1-013). While the driver is unavailable it stays registered, because its
-// volumes still exist. When it restarts it is registered again, because its name or what it says of its node may have
-// changed. Run fails as Registrar.Run does, and with csi.ErrOtherDriver if the driver has another name than Name. It
-// may be repeated.
+// volumes still exist. When it restarts it is registered again, because its name or the information about its node may
+// have changed. Run fails as Registrar.Run does, and with csi.ErrOtherDriver if the driver has another name than Name.
+// It may be repeated.
 func (k Keeping) Run(ctx context.Context) error {
 	d, err := k.await(ctx)
 	for err == nil && ctx.Err() == nil {
 		d, err = k.once(ctx, d)
 	}
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // an end that was asked for is no failure
+		return nil //nolint:nilerr // a requested end is not a failure
 	}
 	return err
 }

@@ -21,7 +21,7 @@ import (
 const (
 	// rescanInterval is the time between checks of the socket if the kernel reports no event.
 	rescanInterval = 30 * time.Second
-	// minTakenPause is the first pause of a patient registrar whose path another one has.
+	// minTakenPause is the first pause of a patient registrar while another registrar has its path.
 	minTakenPause = time.Second
 	// stopTimeout is how long an agent may take to receive the last answer.
 	stopTimeout = time.Second
@@ -50,8 +50,8 @@ type Registrar struct {
 	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask
 	// again later.
 	Patient bool
-	// NodeOnly says that the driver has nothing but its node service behind the socket. Volplane's node agent then
-	// does not ask it for its controller; a kubelet never does.
+	// NodeOnly means that the driver has only its node service behind the socket. Volplane's node agent then does not call
+	// it as a controller; a kubelet never does.
 	NodeOnly bool
 	// Changes returns notices of changes in the directory of Path, until stop is called. If it is nil, the registrar
 	// watches the directory itself, which takes an inotify instance.
@@ -136,7 +136,7 @@ func (r Registrar) check() error {
 func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 	socket, err := listen(ctx, r.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Somebody removed the socket, or its directory, while it was being created.
+		// The socket or its directory was removed while it was being created.
 		return ctx.Err() == nil, nil
 	}
 	if err != nil {
@@ -150,7 +150,7 @@ func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 		grpc.WriteBufferSize(connectionBuffer))
 	registerapi.RegisterRegistrationServer(server, &service{Registrar: r, refused: refused})
 	go func() { failed <- server.Serve(socket) }()
-	// The agent gets the answer to its last request.
+	// The agent still gets the answer to its last request.
 	defer func() {
 		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()
@@ -174,7 +174,7 @@ func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 	}
 }
 
-// changes returns notices of changes in the socket's directory. If there are none, the periodic check must do.
+// changes returns notices of changes in the socket's directory. Without them, the periodic check has to suffice.
 func (r Registrar) changes() (changed <-chan struct{}, stop func()) {
 	if r.Changes != nil {
 		return r.Changes()
@@ -191,7 +191,7 @@ func (r Registrar) changes() (changed <-chan struct{}, stop func()) {
 	return nil, func() {}
 }
 
-// forward returns a channel that receives after each event, until there are no more.
+// forward returns a channel that receives after each event, until the events end.
 func forward(events <-chan fsnotify.Event) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	go func() {
@@ -215,7 +215,7 @@ type service struct {
 // GetInfo returns the driver's name, endpoint and versions.
 func (s *service) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	if s.NodeOnly {
-		// The API has no field for it. Whoever does not know the header does not see it.
+		// The API has no field for it. Agents that do not know the header do not see it.
 		if err := grpc.SetHeader(ctx, metadata.Pairs(csi.HeaderNodeOnly, "true")); err != nil {
 			return nil, err
 		}

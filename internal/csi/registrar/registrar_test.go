@@ -50,7 +50,7 @@ func announced(t *testing.T) registrar.Registrar {
 	}
 }
 
-// start runs a registrar and returns when its socket is there.
+// start runs a registrar and returns when its socket exists.
 func start(t *testing.T, r registrar.Registrar) *run {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
@@ -124,12 +124,11 @@ func (a *run) agent() registerapi.RegistrationClient {
 func (a *run) tell(status *registerapi.RegistrationStatus) {
 	a.t.Helper()
 	if _, err := a.agent().NotifyRegistrationStatus(a.t.Context(), status); err != nil {
-		a.t.Errorf("it was told %v: %v", status, err)
+		a.t.Errorf("it was notified of %v: %v", status, err)
 	}
 }
 
-// TestContract: it says who the driver is, hears that it is taken, and leaves
-// nothing when it is told to end.
+// TestContract: it reports who the driver is, learns that it is accepted, and leaves nothing behind when it is stopped.
 func TestContract(t *testing.T) {
 	r := announced(t)
 	a := start(t, r)
@@ -152,7 +151,7 @@ func TestContract(t *testing.T) {
 	a.stop()
 }
 
-// TestNodeOnly: a driver of whose socket it is known that it has no controller says so to agents that ask for it.
+// TestNodeOnly: a driver whose socket is known to have no controller reports that to agents that ask for it.
 func TestNodeOnly(t *testing.T) {
 	r := announced(t)
 	r.NodeOnly = true
@@ -165,7 +164,7 @@ func TestNodeOnly(t *testing.T) {
 	a.stop()
 }
 
-// TestRefused: it ends with what the agent says.
+// TestRefused: Run ends with the agent's reason.
 func TestRefused(t *testing.T) {
 	a := start(t, announced(t))
 	a.tell(&registerapi.RegistrationStatus{Error: "topology collides" + strings.Repeat("!", 60_000)})
@@ -176,7 +175,7 @@ func TestRefused(t *testing.T) {
 	a.gone()
 }
 
-// TestPatient: a driver that may not end with a refusal stays where the agent asks again.
+// TestPatient: a driver that may not end with a refusal keeps its socket for the agent's next attempt.
 func TestPatient(t *testing.T) {
 	r := announced(t)
 	r.Patient = true
@@ -186,8 +185,8 @@ func TestPatient(t *testing.T) {
 	a.stop()
 }
 
-// TestReplaced: a driver that may not end takes its place again when another one's socket was put there
-// and nobody answers at it.
+// TestReplaced: a registrar that must keep running takes its path back when another one's socket was put there and does
+// not answer.
 func TestReplaced(t *testing.T) {
 	r := announced(t)
 	r.Patient = true
@@ -205,8 +204,7 @@ func TestReplaced(t *testing.T) {
 	a.stop()
 }
 
-// TestSocketIsRemoved: it is made again, more than once, also with its
-// directory.
+// TestSocketIsRemoved: the socket is created again, repeatedly, even with its directory.
 func TestSocketIsRemoved(t *testing.T) {
 	a := start(t, announced(t))
 	for _, remove := range []func() error{
@@ -223,7 +221,7 @@ func TestSocketIsRemoved(t *testing.T) {
 	a.stop()
 }
 
-// TestRemoveStale: a socket at which nobody listens is removed; what is used, or is no socket, stays.
+// TestRemoveStale: a socket without a listener is removed; one in use stays, and so does anything that is not a socket.
 func TestRemoveStale(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {
@@ -261,9 +259,8 @@ func TestRemoveStale(t *testing.T) {
 	}
 }
 
-// TestOneAnnounces: where a killed one has left its socket it begins; where
-// another one answers, or has taken the place, it ends and leaves the other's
-// socket alone.
+// TestOneAnnounces: a registrar starts where a killed one has left its socket; where another one responds, or has taken
+// over the path, it ends and leaves the other's socket alone.
 func TestOneAnnounces(t *testing.T) {
 	r := announced(t)
 	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.Path, Net: "unix"})
@@ -304,7 +301,7 @@ func TestOneAnnounces(t *testing.T) {
 	}
 }
 
-// TestCannotAnnounce: what cannot be meant is said before there is a socket.
+// TestCannotAnnounce: invalid options are reported before there is a socket.
 func TestCannotAnnounce(t *testing.T) {
 	for name, change := range map[string]func(*registrar.Registrar){
 		"name":     func(r *registrar.Registrar) { r.Driver = "../evil" },

@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/socket"
 )
 
-// socketFile is a listening socket that recognizes its own file, so that a socket that another
-// process has created at the path is not mistaken for it.
+// socketFile is a listening socket that recognizes its own file, so it does not mistake a socket that another process
+// has created at the path for it.
 type socketFile struct {
 	*net.UnixListener
 	path    string
@@ -37,8 +37,8 @@ func listen(ctx context.Context, path string) (*socketFile, error) {
 	return s, nil
 }
 
-// RemoveStale removes the registration socket of a driver from a directory if no process listens at it, as after the
-// kill of the process that had made it: a node agent would go on asking there. It may be repeated.
+// RemoveStale removes the registration socket of a driver from a directory if no process listens at it, as after a kill
+// of the process that created it: a node agent would keep trying it. It may be repeated.
 func RemoveStale(ctx context.Context, dir, driver string) error {
 	s := &socketFile{path: Path(dir, driver)}
 	var err error

@@ -22,7 +22,7 @@ const maxLine = 1 << 20
 // ErrNoProcess says that no process answers at the socket.
 var ErrNoProcess = errors.New("no process of volplane that calls drivers answers")
 
-// Client asks the process behind a socket.
+// Client connects to the process behind a socket.
 type Client struct{ Socket string }
 
 // do makes a request, and returns the body of a successful answer.
@@ -55,7 +55,7 @@ func (c Client) do(ctx context.Context, method, path string, body any) (io.ReadC
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		// What it wraps would be taken for an error about the API server.
+		// The wrapped error would be mistaken for one of the API server.
 		return nil, fmt.Errorf("ask the process at %s: %s", c.Socket, err.Error())
 	case answer.StatusCode == http.StatusOK:
 		return answer.Body, nil

@@ -48,7 +48,7 @@ type Planted struct {
 
 func newFaults() *faults {
 	return &faults{drivers: map[string]*planted{}, roll: func() float64 {
-		return 100 * rand.Float64() //nolint:gosec // which calls fail is no secret
+		return 100 * rand.Float64() //nolint:gosec // which calls fail is not secret
 	}}
 }
 
@@ -113,8 +113,8 @@ func (s *faults) names() []string {
 	return out
 }
 
-// next returns the fault of a call, and with it what ends all faults of the driver and how they are told; nil if the
-// call has none.
+// next returns the fault of a call, a channel that closes when the driver's faults are cleared, and the fault as text;
+// nil if the call has none.
 func (s *faults) next(driver, method string) (f *Fault, cleared <-chan struct{}, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *faults) next(driver, method string) (f *Fault, cleared <-chan struct{},
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// call makes a call, or has it fail as a fault says.
+// call makes a call, or makes it fail as a fault says.
 func (s *faults) call(ctx context.Context, driver, method string, call func() error) error {
 	f, cleared, text := s.next(driver, method)
 	if f == nil {
@@ -145,7 +145,7 @@ func (s *faults) call(ctx context.Context, driver, method string, call func() er
 	}
 	switch {
 	case f.Lost:
-		_ = call() // whatever it was, nobody hears of it
+		_ = call() // the caller never sees the result
 	case f.Hang:
 		return hang(ctx, f.Wait, cleared, text)
 	}

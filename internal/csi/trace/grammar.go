@@ -27,7 +27,7 @@ const (
 	effectLost = "lost"
 )
 
-// everyMethod stands for all methods but those of the identity service.
+// everyMethod means all methods but those of the identity service.
 const everyMethod = "*"
 
 // Fault is what happens to calls of a method.
@@ -36,7 +36,7 @@ type Fault struct {
 	Method string
 	// Code is the code with which the calls fail.
 	Code codes.Code
-	// Hang says that the driver is not called and the caller gets no answer for Wait, or until it waits no longer.
+	// Hang means that the driver is not called and the caller gets no answer for Wait, or until it gives up.
 	Hang bool
 	Wait time.Duration
 	// Lost says that the driver is called, and its answer is lost.
@@ -107,7 +107,7 @@ func (f *Fault) parseEffect(words []string) ([]string, error) {
 		}
 		wait, err := time.ParseDuration(rest[0])
 		if err != nil {
-			return rest, nil //nolint:nilerr // it is no duration but says how often
+			return rest, nil //nolint:nilerr // it is not a duration but a probability or a count
 		}
 		if wait <= 0 || wait > MaxFor {
 			return rest, fmt.Errorf("%s is no time to hang: want one of at most %s", rest[0], MaxFor)
@@ -167,7 +167,7 @@ func (f Fault) String() string {
 	return out
 }
 
-// meets says whether the fault is one of a method, of which method is the full name.
+// meets says whether the fault applies to a method, given by its full name.
 func (f Fault) meets(method string) bool {
 	service, name := path.Split(method)
 	return f.Method == name || f.Method == everyMethod && service != "/csi.v1.Identity/"

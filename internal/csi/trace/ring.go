@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Limits of what is remembered. A driver that is called often does not displace the calls of another one, as long as
+// These limit what is remembered. A driver that is called often does not displace the calls of another one, as long as
 // there is room for both.
 const (
 	maxAge     = time.Hour
@@ -17,18 +17,17 @@ const (
 	maxBytes   = 512 << 10
 	maxAll     = 4 << 20
 	maxDrivers = 256
-	// overhead is about what a call takes beside its text, in bytes.
+	// overhead is about what a call takes in addition to its text, in bytes.
 	overhead = 96
 )
 
-// Entry is a call that is remembered. Number counts the calls of the process to the driver: what is missing between
-// two of them has been dropped.
+// Entry is a remembered call. Number counts the calls of the process to the driver: a gap means dropped calls.
 type Entry struct {
 	Number uint64 `json:"number"`
 	csi.Call
 }
 
-// ring has the last calls to each driver. It takes memory as calls come, and is safe for concurrent use.
+// ring has the last calls to each driver. Its memory grows with the calls. It is safe for concurrent use.
 type ring struct {
 	mu      sync.Mutex
 	drivers map[string]*history
@@ -101,7 +100,7 @@ func (r *ring) makeRoom() {
 	delete(r.drivers, oldest)
 }
 
-// forget drops what is older than a time, or too much.
+// forget drops entries that are older than a time, or exceed the limits.
 func (r *ring) forget(before time.Time) {
 	var largest *history
 	for _, h := range r.drivers {

@@ -37,7 +37,7 @@ type Trace struct {
 // New returns a Trace without calls and faults.
 func New() *Trace { return &Trace{newRing(), newFaults()} }
 
-// Options are the options of each connection to a driver whose calls are to be traced.
+// Options are the options of each connection to a driver whose calls are traced.
 func (t *Trace) Options() []csi.Option {
 	return []csi.Option{csi.WithTrace(t.calls.add), csi.WithFault(t.faults.call)}
 }
@@ -45,7 +45,7 @@ func (t *Trace) Options() []csi.Option {
 // Socket returns the path of the socket of the process that has a node agent with this root directory.
 func Socket(root string) string { return filepath.Join(root, "trace", "trace.sock") }
 
-// Serve answers commands at a socket until ctx ends. An error is only logged: traces must not end what they are about.
+// Serve answers commands at a socket until ctx ends. An error is only logged: a failing trace must not end the process.
 func (t *Trace) Serve(ctx context.Context, path string, log *slog.Logger) error {
 	if err := t.serve(ctx, path, log); err != nil {
 		log.Error("calls of drivers cannot be traced", "socket", path, "err", err)
@@ -103,7 +103,7 @@ func (t *Trace) serveCalls(w http.ResponseWriter, r *http.Request) {
 	if out.SetReadDeadline(time.Time{}) != nil {
 		return // the connection is gone
 	}
-	// A follower that does not read must not keep the request.
+	// A follower that does not read must not hold the request.
 	_ = t.calls.follow(r.Context(), r.PathValue("driver"), r.URL.Query().Has("follow"), func(line []byte) error {
 		if err := out.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
 			return err

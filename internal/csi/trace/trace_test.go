@@ -175,7 +175,7 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
-// FuzzParseFaults wants what is accepted to say what it is.
+// FuzzParseFaults: the text of an accepted fault parses to the same fault.
 func FuzzParseFaults(f *testing.F) {
 	f.Add("NodeStageVolume:hang 30s once,CreateVolume:Unavailable 20%")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -192,7 +192,7 @@ func FuzzParseFaults(f *testing.F) {
 	})
 }
 
-// drill calls a driver with planted faults, in time that only passes when somebody waits.
+// drill calls a driver with planted faults, in virtual time.
 type drill struct {
 	*testing.T
 	*faults
@@ -238,7 +238,7 @@ func inDrill(t *testing.T, f func(context.Context, *drill)) {
 	synctest.Test(t, func(t *testing.T) { f(t.Context(), &drill{T: t, faults: newFaults()}) })
 }
 
-// TestFaults: which calls a fault meets, and what becomes of them.
+// TestFaults: which calls match a fault, and their results.
 func TestFaults(t *testing.T) {
 	inDrill(t, func(ctx context.Context, d *drill) {
 		rolls := []float64{90, 10}
@@ -263,7 +263,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestFaultsEnd: they end by themselves, and whoever hangs is released when they are cleared.
+// TestFaultsEnd: faults end on their own, and calls that hang are released when they are cleared.
 func TestFaultsEnd(t *testing.T) {
 	inDrill(t, func(ctx context.Context, d *drill) {
 		d.plant("*:lost")
@@ -401,7 +401,7 @@ func serve(t *testing.T) (*Trace, Client) {
 	return traced, client
 }
 
-// TestRefused: what a command is told that asks for nonsense, or asks nobody.
+// TestRefused: the error for an invalid request, and without a process that answers.
 func TestRefused(t *testing.T) {
 	_, client := serve(t)
 	for _, test := range []struct {

@@ -21,7 +21,7 @@ type Answer struct {
 
 // Result is what follows from an answer.
 type Result struct {
-	// Status has the fields to be changed in the attachment's status; nil when it says all of it already.
+	// Status has the fields to change in the attachment's status; nil if it is up to date.
 	Status map[string]any
 	// Warn says that the reason is new and becomes an event: a call that fails is repeated many times.
 	Warn bool
@@ -57,12 +57,12 @@ func After(step Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.T
 	return r
 }
 
-// Vanished decides what is written of an attachment that its driver does not list: the reason, once.
+// Vanished decides what is written, once, to an attachment that its driver does not list: the reason.
 func Vanished(c Correction, now metav1.Time) Result {
 	return once(c.Attachment, c.Cause, c.Because, now)
 }
 
-// Agreed decides what is written of an attachment that its driver lists again.
+// Agreed decides what is written to an attachment that its driver lists again.
 func Agreed(a *storagev1.VolumeAttachment) Result {
 	return Result{
 		Status: map[string]any{"attachError": nil},
@@ -118,12 +118,12 @@ func errorStatus(a *storagev1.VolumeAttachment, text string, code any, now metav
 		written == nil || written.Message != text
 }
 
-// ToDetach returns an attachment that was deleted without a detach as one that is to be detached.
+// ToDetach returns an attachment that was deleted without a detach as one that still has to be detached.
 func ToDetach(gone *storagev1.VolumeAttachment, now metav1.Time) *storagev1.VolumeAttachment {
 	a := gone.DeepCopy()
 	a.DeletionTimestamp = &now
 	if !HasFinalizer(a) {
-		// Somebody has removed the finalizer by hand.
+		// A user has removed the finalizer by hand.
 		a.Finalizers = append(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 	}
 	return a
@@ -136,12 +136,12 @@ type Mount struct {
 	Listed bool
 	// Attachment is what the API shows now; nil when it shows none.
 	Attachment *storagev1.VolumeAttachment
-	// NodeID is the driver's id of the node; "" if it is not known.
+	// NodeID is the driver's id of the node; "" if it is unknown.
 	NodeID string
 }
 
-// UnderOtherID says whether the volume is attached to the node by another id than the driver's of now, as after a
-// machine was replaced. The node does not begin to use it then, so that it can be detached.
+// UnderOtherID says whether the volume is attached to the node under another id than the driver's current one, as after
+// a machine was replaced. The node then does not begin to use it, because it has to be detached.
 func (m Mount) UnderOtherID() bool { return underOtherID(m.Attachment, m.NodeID) }
 
 func underOtherID(a *storagev1.VolumeAttachment, now string) bool {
@@ -149,15 +149,15 @@ func underOtherID(a *storagev1.VolumeAttachment, now string) bool {
 	return recorded != "" && now != "" && recorded != now
 }
 
-// Problem returns why the node may not mount; empty if it may. wait says that this is not a failure,
-// and that no watch reports its end.
+// Problem returns why the node may not mount; empty if it may. wait means that this is not a failure, and that no watch
+// reports its end.
 func (m Mount) Problem() (text string, wait bool) {
 	a, name := m.Attachment, NameOf(m.Driver, m.Handle, m.Node)
 	switch {
 	case !m.Listed:
 		return "volume " + m.Volume + " is being detached from node " + m.Node, true
 	case a == nil:
-		// The authorizer shows an attachment a moment after it is made.
+		// The authorizer recognizes an attachment a moment after its creation.
 		return "attachment " + name + " of volume " + m.Volume + " is not to be seen", true
 	case a.DeletionTimestamp != nil || !a.Status.Attached:
 		return "attachment " + name + " of volume " + m.Volume + " is not there or is going away", true

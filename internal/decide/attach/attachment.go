@@ -42,35 +42,36 @@ type Step int
 
 // Steps of an attachment's life.
 const (
-	// Nothing: it is as it should be, or another program's turn.
+	// Nothing: the state is right, or another program acts next.
 	Nothing Step = iota
-	// Mark writes that it is attached: the driver has nothing to do (S1-046).
+	// Mark writes that it is attached: the driver needs no call (S1-046).
 	Mark
 	// Attach records what detach needs, calls ControllerPublishVolume and
 	// writes the status.
 	Attach
 	// Detach calls ControllerUnpublishVolume and lets the attachment go.
 	Detach
-	// Release lets an attachment go for which the driver was never called.
+	// Release releases an attachment for which the driver was never called.
 	Release
-	// Refuse writes why it cannot be attached or detached. It need not be
-	// repeated: what is missing wakes the attachment when it comes.
+	// Refuse writes why it cannot be attached or detached. It need not be repeated: the attachment is reconciled when the
+	// missing object appears.
 	Refuse
 )
 
 // Facts is everything on which the decision about one attachment depends.
 type Facts struct {
 	Attachment *storagev1.VolumeAttachment
-	// Volume is the object that it names, or SourceOf it; nil when it is gone.
+	// Volume is the object that it names, or SourceOf it; nil if it is gone.
 	Volume *corev1.PersistentVolume
-	// NodeID is the driver's name of the node; "" when it is not known.
+	// NodeID is the driver's id of the node; "" if it is unknown.
 	NodeID string
 	// Ours says that the driver is reached by this process; Trivial that it
 	// neither attaches nor detaches.
 	Ours, Trivial bool
-	// Again says that the driver does not know that it is attached.
+	// Again means that the driver does not know that it is attached.
 	Again bool
-	// Lost says that the volume and the node were lost together, and that this process speaks for what belongs to no node.
+	// Lost means that the volume and the node were lost together, and that this process serves the volumes that belong to
+	// no node.
 	Lost bool
 	// Mounted says that the attachment was deleted without a detach, and that its node, which is ready, uses the
 	// volume.
@@ -82,8 +83,8 @@ type Plan struct {
 	Step   Step
 	Record Record
 	NodeID string
-	// Left is another name of the node under which the driver may have been
-	// called before, and must be called to detach first; "" is none.
+	// Left is another name of the node under which the driver may have been called before, and must be called to detach
+	// first; "" means none.
 	Left    string
 	Because volume.Because
 }
@@ -92,8 +93,8 @@ type Plan struct {
 // specification allows 4096; some drivers use more.
 const maxAttributes = 64 << 10
 
-// SourceOf returns the volume of an attachment: the inline spec of the attachment itself, or else the
-// object; nil if there is neither.
+// SourceOf returns the volume of an attachment: the inline spec of the attachment itself, otherwise the object; nil if
+// there is neither.
 func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *corev1.PersistentVolume {
 	if a.Spec.Source.InlineVolumeSpec != nil {
 		return &corev1.PersistentVolume{Spec: *a.Spec.Source.InlineVolumeSpec}
@@ -102,7 +103,7 @@ func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *c
 }
 
 // ServedBy returns the node whose controllers attach and detach a volume of a node-local driver: the one on which it
-// was made, or, if it has no object any more, the attachment's; "" if the volume was made on no particular node.
+// was created, or, if the volume has no object any more, the attachment's; "" if it was created on no particular node.
 func ServedBy(f Facts) string {
 	if f.Volume == nil {
 		return f.Attachment.Spec.NodeName
@@ -110,13 +111,13 @@ func ServedBy(f Facts) string {
 	return provision.MadeOn(f.Volume)
 }
 
-// IsLost says whether an attachment and what it attaches were given up with the node that serves both.
+// IsLost says whether an attachment and its volume were given up with the node that serves both.
 func IsLost(f Facts) bool {
 	return ServedBy(f) == f.Attachment.Spec.NodeName && volume.IsLost(f.Attachment.Annotations, f.Attachment.Spec.NodeName)
 }
 
-// NodeID returns the driver's id of an attachment's node: the one in the CSINode, else the one recorded
-// in the attachment, else the one in the Node's annotation (S1-050); "" if there is none.
+// NodeID returns the driver's id of an attachment's node: the one in the CSINode, otherwise the one recorded in the
+// attachment, otherwise the one in the Node's annotation (S1-050); "" if there is none.
 func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node) string {
 	if c != nil {
 		for _, d := range c.Spec.Drivers {
@@ -165,7 +166,7 @@ func isSettled(f Facts) bool {
 	return a.Status.Attached && !f.Again && (f.Trivial || HasFinalizer(a) || !isRecorded(a))
 }
 
-// terminating returns the reason for which a detached attachment that is being deleted still exists.
+// terminating returns the reason why a detached attachment that is being deleted still exists.
 func terminating(a *storagev1.VolumeAttachment) Plan {
 	if len(a.Finalizers) == 0 {
 		return plan(Nothing, volume.ReasonTerminating, volume.APIServer(),
@@ -190,7 +191,7 @@ func attach(f Facts) Plan {
 		return plan(Refuse, volume.ReasonTerminating, volume.Controller("provisioner"),
 			name+" is being deleted and is not attached any more")
 	case recordsOther(a, v):
-		// It keeps what is to be detached, until it is gone.
+		// An attachment that still has to be detached keeps it, until it is gone.
 		return plan(Refuse, volume.ReasonNotMine, volume.Controller("attachdetach"),
 			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
@@ -212,9 +213,8 @@ func attach(f Facts) Plan {
 	return p
 }
 
-// isRecorded says whether the driver may have been called. The finalizer is written together with the
-// record; without the finalizer somebody has removed it, and the attachment could be deleted without a
-// detach.
+// isRecorded says whether the driver may have been called. The finalizer is written together with the record; if the
+// finalizer is missing, someone has removed it, and the attachment could be deleted without a detach.
 func isRecorded(a *storagev1.VolumeAttachment) bool {
 	r, err := RecordOf(a)
 	return err != nil || r != nil
@@ -239,7 +239,7 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 	return Record{Handle: v.Spec.CSI.VolumeHandle, Secret: v.Spec.CSI.ControllerPublishSecretRef}
 }
 
-// recordByVolume returns the record that an attachment of another program would have; nil if its volume does not tell.
+// recordByVolume returns the record that an attachment of another program would have; nil if the volume does not say.
 func recordByVolume(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) *Record {
 	r := Record{Handle: migratedHandle(a, v)}
 	if v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher {
@@ -257,7 +257,7 @@ func detach(f Facts) Plan {
 	case !HasFinalizer(a):
 		return terminating(a)
 	case f.Mounted:
-		// People remove finalizers to be rid of an attachment, not to take the volume from a running Pod.
+		// Users remove finalizers to get rid of an attachment, not to take the volume from a running Pod.
 		return plan(Nothing, volume.ReasonStillMounted, volume.NodeAgent(a.Spec.NodeName),
 			"attachment "+a.Name+" was deleted without a detach, and "+Name(a)+" is still mounted on node "+a.Spec.NodeName)
 	}
@@ -279,8 +279,8 @@ func detach(f Facts) Plan {
 	case record != nil:
 		p.Record = *record
 	case err == nil && !recorded && !a.Status.Attached:
-		// The finalizer comes with the node's id, in today's sidecars too:
-		// without one the driver was never called (S1-053).
+		// The finalizer is written together with the node's id, in today's sidecars too: without an id the driver was never
+		// called (S1-053).
 		return plan(Release, volume.ReasonDetaching, volume.Actor{}, "attachment "+a.Name+" was never attached")
 	default:
 		state := " is gone"
@@ -353,15 +353,15 @@ func WithoutFinalizer(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment
 	return c
 }
 
-// DeletedWithoutDetach says whether an attachment was deleted although it had our finalizer and was
-// never marked as deleted. An API server does that if the finalizer is added at the same moment
-// (kubernetes/kubernetes#77988), and people remove finalizers by hand.
+// DeletedWithoutDetach says whether an attachment was deleted although it had our finalizer and was never marked as
+// deleted. An API server does that if the finalizer is added at the same moment (kubernetes/kubernetes#77988), and
+// users remove finalizers by hand.
 func DeletedWithoutDetach(gone *storagev1.VolumeAttachment) bool {
 	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil &&
 		(HasFinalizer(gone) || isRecorded(gone))
 }
 
-// LostFinalizer says whether an attachment has just lost our finalizer although nobody is detaching it.
+// LostFinalizer says whether an attachment has just lost our finalizer although it is not being detached.
 func LostFinalizer(before, after *storagev1.VolumeAttachment) bool {
 	return HasFinalizer(before) && !HasFinalizer(after) && after.DeletionTimestamp == nil
 }
@@ -387,7 +387,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 			Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is kept while it is attached",
 		}
 	case !attached && has && v.DeletionTimestamp != nil && !slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
-		// The provisioner takes this finalizer with its own.
+		// The provisioner removes this finalizer together with its own.
 		c.Finalizers = volume.Without(c.Finalizers, f)
 		return c, volume.Say(volume.ReasonTerminating, volume.Controller("attacher"),
 			"volume "+v.Name+" is not attached any more")
@@ -395,7 +395,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 	return nil, finalizerStays(v, attached, has)
 }
 
-// finalizerStays returns the reason for which a volume keeps the attacher's finalizer.
+// finalizerStays returns the reason why a volume keeps the attacher's finalizer.
 func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Because {
 	switch {
 	case !has || v.DeletionTimestamp == nil:
@@ -409,8 +409,8 @@ func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Becau
 }
 
 // isOfEarlierMachine says whether a volume is attached under another id of the node than the driver has now, as after a
-// machine was replaced, and the node's agent says of all Pods that it does not begin to use the volume for that reason.
-// If a Pod may have it, the machine is the same, and the volume stays until the Pod ends.
+// machine was replaced, and the node's agent reports for all Pods that it does not use the volume for that reason. If a
+// Pod may have it, the machine is the same, and the volume stays until the Pod ends.
 func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes []Wish) bool {
 	if !underOtherID(a, d.Registered[a.Spec.Attacher]) || !a.Status.Attached || !HasFinalizer(a) {
 		return false
@@ -419,8 +419,8 @@ func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes 
 	return d.Node != nil && nodelife.Ready(d.Node) && d.ours(a) && !slices.ContainsFunc(wishes, mayHave)
 }
 
-// detachFromEarlier detaches a volume from an earlier machine of the node. That the node says that it uses the volume
-// is no reason to wait: a Pod that waits for a volume counts, too.
+// detachFromEarlier detaches a volume from an earlier machine of the node. It does not wait when the node reports the
+// volume in use, because volumesInUse also lists volumes that Pods are still waiting for.
 func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique string) {
 	d.More = true
 	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Sayf(
@@ -429,8 +429,8 @@ func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique s
 		a.Annotations[volume.AnnNodeID], a.Spec.Attacher, d.Name, d.Registered[a.Spec.Attacher])})
 }
 
-// IsKeptOff says whether a Pod's node agent says that it does not begin to use the Pod's only volume, because that is
-// attached under another id. If the Pod has several, one of them may be mounted.
+// IsKeptOff says whether a Pod's node agent reports that it does not use the Pod's only volume, because that is
+// attached under another id. If the Pod has several volumes, one of them may be mounted.
 func IsKeptOff(p *corev1.Pod) bool {
 	n := 0
 	for _, v := range p.Spec.Volumes {

@@ -23,8 +23,8 @@ func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Conditi
 	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
 }
 
-// Unwanted returns the plan's condition of an attachment; false if Pods want it, or if the attacher
-// acts next.
+// Unwanted returns the condition that the plan gives an attachment; false if Pods want it, or if the attacher acts
+// next.
 func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, bool) {
 	if i := slices.IndexFunc(p.Detach, func(d Detachment) bool { return d.Attachment.Name == a.Name }); i >= 0 {
 		return volume.Condition{Because: p.Detach[i].Because, Stuck: p.Detach[i].Stuck}, true
@@ -47,7 +47,8 @@ func ConditionOf(f Facts) volume.Condition {
 	}
 	switch {
 	case failed != nil && f.Volume != nil && f.Volume.Spec.CSI == nil:
-		// Upstream's attacher serves what is no CSI volume, too: what it says counts, not what this one would say.
+		// Upstream's attacher also serves volumes that are not CSI volumes: its report counts, not what this decision would
+		// say.
 		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, AnswerOf(failed)), Stuck: true}
 	case p.Step == Refuse:
 		return volume.Condition{Because: p.Because, Stuck: true}

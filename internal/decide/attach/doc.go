@@ -1,4 +1,3 @@
-// Package attach decides which volumes are attached to which node: what is
-// wanted by the node's Pods, what exists, what may be detached when, and who
-// has to wait for whom.
+// Package attach decides which volumes are attached to which node: which volumes the node's Pods need, what exists,
+// what may be detached when, and which Pod has to wait for which.
 package attach

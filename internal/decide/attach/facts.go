@@ -12,13 +12,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Memory is what only the process that acts knows; other processes use the zero value.
+// Memory is what only the acting process knows; other processes use the zero value.
 type Memory struct {
-	// Making are the drivers of attachments to the node whose creation has begun
-	// and that cannot be seen yet, by name.
+	// Making are the drivers of attachments to the node whose creation has begun and that are not visible yet, by name.
 	Making map[string]string
-	// Going are the attachments whose deletion was asked for, though they do not
-	// show it yet.
+	// Going are the attachments whose deletion was requested, although they do not show it yet.
 	Going map[types.UID]bool
 	// Overdue says whether an attachment has waited to be detached for longer
 	// than a healthy node needs.
@@ -50,8 +48,7 @@ func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 		f.Overdue[a.Name] = m.Overdue != nil && m.Overdue(a.UID)
 	}
 	for _, p := range view.Pods.By(cluster.PodsByNode, node) {
-		// A Pod that is being deleted counts until its node has unmounted and
-		// taken it away.
+		// A Pod that is being deleted counts until its node has unmounted the volume and removed the Pod.
 		if !cluster.Finished(p) {
 			f.addWishes(view, p, m.Had)
 		}
@@ -149,8 +146,7 @@ func wishOf(
 	return w
 }
 
-// nameIn returns a Pod's name for messages in a namespace: with its own namespace if that is another
-// one; empty for nil.
+// nameIn returns a Pod's name for messages in a namespace: with its own namespace if that differs; empty for nil.
 func nameIn(namespace string, p *corev1.Pod) string {
 	switch {
 	case p == nil:
@@ -169,10 +165,10 @@ func InUseElsewhere(
 	return len(elsewhere(view, v, node)) > 0 || away != ""
 }
 
-// usedOn returns another ready node whose volumesInUse has the volume, even if its attachment was
-// deleted by force, and the running Pod that has the volume, if any. The entry is believed if one of
-// the node's Pods has the volume, or if no Pod is left but the volume was attached there: any node can
-// claim to use any volume, and one that waits for a volume has an entry, too.
+// usedOn returns another ready node whose volumesInUse has the volume, even if its attachment was deleted by force, and
+// the running Pod that has the volume, if any. The entry counts if one of the node's Pods has the volume, or if no Pod
+// is left but the volume was attached there: any node can claim to use any volume, and one that waits for a volume has
+// an entry, too.
 func usedOn(
 	view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool,
 ) (name string, pod *corev1.Pod) {
@@ -188,8 +184,8 @@ func usedOn(
 	return "", nil
 }
 
-// podsOf returns a Pod of a node that has a volume, whether one has it, and whether one waits for it. A
-// finished Pod may have it if none waits; it is not returned.
+// podsOf returns a Pod of a node that has a volume, whether any Pod has it, and whether any waits for it. A finished
+// Pod may have it if none waits; it is not returned.
 func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (pod *corev1.Pod, has, waits bool) {
 	ended := false
 	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
@@ -256,9 +252,9 @@ func holder(view cluster.View, a *storagev1.VolumeAttachment) (pod *corev1.Pod) 
 	return pod
 }
 
-// migratedHandle returns the handle that a volume of a plugin of Kubernetes' own has at the driver that has taken the
-// plugin's place; "" if it is not certain. Upstream's attacher writes no record of it. The attachment's name is made of
-// the handle, and so proves it.
+// migratedHandle returns the handle that an in-tree volume has at the CSI driver that has taken over its plugin; "" if
+// it is not certain. Upstream's attacher records none. The attachment's name is derived from the handle, and so proves
+// it.
 func migratedHandle(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) string {
 	if v == nil || v.Spec.CSI != nil {
 		return ""

@@ -32,8 +32,8 @@ type Wish struct {
 	// the Pod that uses it there, if one is known.
 	Elsewhere []*storagev1.VolumeAttachment
 	Holder    string
-	// UsedOn is another node that has the volume mounted, though it is not
-	// attached there as far as the API knows; "" is none. Holder is its Pod then.
+	// UsedOn is another node that has the volume mounted, though it is not attached there as far as the API knows; ""
+	// means none. Holder is then its Pod.
 	UsedOn string
 }
 
@@ -43,12 +43,11 @@ type NodeFacts struct {
 	// Node is nil when the Node object is gone: nothing on it can be in use.
 	Node   *corev1.Node
 	Wishes []Wish
-	// Attachments are those to this node, and Volumes the objects that they
-	// name, by name; one that is missing is gone, or not known yet.
+	// Attachments are those to this node, and Volumes the objects that they name, by name; a missing one is gone, or not
+	// known yet.
 	Attachments []*storagev1.VolumeAttachment
 	Volumes     map[string]*corev1.PersistentVolume
-	// Going names attachments whose deletion was asked for, though they do not
-	// show it yet.
+	// Going names attachments whose deletion was requested, although they do not show it yet.
 	Going map[string]bool
 	// Overdue names attachments that have waited to be detached for longer
 	// than a healthy node needs.
@@ -59,12 +58,10 @@ type NodeFacts struct {
 	// Making are the drivers of attachments to this node whose creation has
 	// begun and that are not among Attachments yet, by name.
 	Making map[string]string
-	// Limits is how many volumes of a driver the node takes; a driver that is
-	// missing has no limit.
+	// Limits is the driver's attach limit of the node; a missing driver has no limit.
 	Limits map[string]int
-	// NodeIDs are the names of the node at the drivers for which new
-	// attachments are recorded when they are made, because their attacher is
-	// near; it need not write the record itself then.
+	// NodeIDs are the node's ids at the drivers for which new attachments are created with their record, because their
+	// attacher is near and then need not write the record itself.
 	NodeIDs map[string]string
 	// Registered are the names of the node at all its drivers.
 	Registered map[string]string
@@ -74,7 +71,7 @@ type NodeFacts struct {
 type Notice struct {
 	Pod    *corev1.Pod
 	Volume string
-	// Warn says that the Pod cannot go on.
+	// Warn means that the Pod is blocked.
 	Warn    bool
 	Because volume.Because
 }
@@ -93,11 +90,11 @@ type Detachment struct {
 	Attachment *storagev1.VolumeAttachment
 	// Unique is the volume's name in the node's status; "" when unknown.
 	Unique string
-	// Force says that it is detached even while the node says that it uses
-	// it, because the node is dead; Stuck that it would be, but may not.
+	// Force means that it is detached even while the node reports it in use, because the node is dead; Stuck that it would
+	// be, but may not.
 	Force, Stuck bool
-	// Unknown is the name of the attachment's PersistentVolume if it is neither cached nor recorded. The API has to be
-	// asked for it first: if it exists, the decision is made again.
+	// Unknown is the name of the attachment's PersistentVolume if it is neither cached nor recorded. It must be read from
+	// the API first: if it exists, the decision is repeated.
 	Unknown string
 	Because volume.Because
 }
@@ -105,18 +102,15 @@ type Detachment struct {
 // NodePlan has the actions for one node, in this order. The node's status comes first, because the node
 // must not start to mount a volume that will be detached.
 type NodePlan struct {
-	// Attached is what node.status.volumesAttached should be; Publish says
-	// that it is not yet.
+	// Attached is what node.status.volumesAttached should be; Publish means that it has to be written.
 	Attached []corev1.AttachedVolume
 	Publish  bool
-	// More says that volumes are on their way to the node, so that what it is
-	// to be told will change again soon.
+	// More means that volumes are on their way to the node, and volumesAttached will soon change again.
 	More    bool
 	Detach  []Detachment
 	Attach  []Attachable
 	Notices []Notice
-	// Kept are attachments that no Pod wants and that are not taken away, because
-	// another program has made them.
+	// Kept are attachments that no Pod wants and that are not deleted, because another program created them.
 	Kept []*storagev1.VolumeAttachment
 	// There are the volumes that the attachments are for.
 	There   map[string]bool
@@ -143,7 +137,7 @@ type nodeDecision struct {
 	NodePlan
 	// uniques are the volumes' names of Attachments.
 	uniques []string
-	// known is what the node has been told already, ready what it may be told.
+	// known is the node's volumesAttached, and ready what it may become.
 	known, ready map[corev1.UniqueVolumeName]bool
 	// planned are the attachments in Attach and Making, count all of a driver.
 	planned map[string]bool
@@ -349,8 +343,8 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 	d.ready[unique] = d.ready[unique] || a.Status.Attached
 }
 
-// ours says whether an attachment was created by this controller or Kubernetes' own. Attachments with
-// other names are deleted by whoever has created them.
+// ours says whether an attachment was created by this controller or Kubernetes' own. Attachments with other names are
+// deleted by their creators.
 func (d *nodeDecision) ours(a *storagev1.VolumeAttachment) bool {
 	return ownName(a, d.Volumes[sourceOf(a)])
 }
@@ -383,7 +377,7 @@ func About(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) (driver, h
 	return "", ""
 }
 
-// detachUnwanted detaches a volume that no Pod wants, if the node does not use it any more, or is dead.
+// detachUnwanted detaches a volume that no Pod wants, if the node no longer uses it, or is dead.
 func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique string) {
 	if a.DeletionTimestamp != nil {
 		return // the attacher's turn
@@ -410,8 +404,8 @@ func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique stri
 	d.Detach = append(d.Detach, out)
 }
 
-// stillMounted returns the reason of an unwanted attachment that its node uses. late says that the node
-// is not ready and its time is over.
+// stillMounted returns the reason of an unwanted attachment that its node uses. late means that the node is not ready
+// and its time is over.
 func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) volume.Because {
 	b := volume.Say(volume.ReasonStillMounted, volume.NodeAgent(d.Name), Name(a)+" is still mounted on node "+d.Name)
 	switch {
@@ -457,8 +451,7 @@ func uniqueName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) strin
 	return volume.UniqueName(driver, handle)
 }
 
-// sourceOf returns the name of an attachment's volume for messages: the object's name, or else the
-// handle.
+// sourceOf returns the name of an attachment's volume for messages: the object's name, otherwise the handle.
 func sourceOf(a *storagev1.VolumeAttachment) string {
 	switch s := a.Spec.Source; {
 	case s.PersistentVolumeName != nil:

@@ -20,13 +20,12 @@ type Pair struct{ Handle, NodeID string }
 // PublishedFacts is what a driver and the API say about attachments.
 type PublishedFacts struct {
 	Driver string
-	// Published is all that the driver says.
+	// Published is everything that the driver lists.
 	Published map[Pair]bool
-	// Settled are the attachments that were attached before the driver was
-	// asked; of the others it need not know yet.
+	// Settled are the attachments that were attached before the driver was queried; it need not list the others yet.
 	Settled map[types.UID]bool
-	// Attachments are all of the driver, those that are lost and being
-	// detached included; Volumes all of its volume objects for which it can be called here.
+	// Attachments are all of the driver, including those that are lost or being detached; Volumes all of its volume
+	// objects for which it can be called here.
 	Attachments []*storagev1.VolumeAttachment
 	Volumes     []*corev1.PersistentVolume
 	// Nodes are the nodes where the driver has registered, by its names.
@@ -39,19 +38,19 @@ type PublishedFacts struct {
 type Correction struct {
 	Attachment *storagev1.VolumeAttachment
 	Volume     *corev1.PersistentVolume
-	// Cause is what the driver says of an attachment that it does not know.
+	// Cause is the driver's answer about an attachment that it does not know.
 	Cause   string
 	Because volume.Because
 }
 
 // PublishedPlan has the corrections.
 type PublishedPlan struct {
-	// Again are attachments to attach once more; Undo are attachments that do
-	// not exist, as they would have been, to be detached.
+	// Again are attachments to attach again; Undo are attachments that do not exist, in the form that they would have, to
+	// be detached.
 	Again, Undo []Correction
 	// Agreed are attachments whose status says that they are not attached, and which the driver lists.
 	Agreed []*storagev1.VolumeAttachment
-	// Suspects are to be handed to the next decision.
+	// Suspects must be passed to the next decision.
 	Suspects map[Pair]bool
 	Because  volume.Because
 }
@@ -108,8 +107,7 @@ func (f PublishedFacts) agrees(a *storagev1.VolumeAttachment, pair Pair) bool {
 	return a.Status.Attached && a.Status.AttachError != nil && a.DeletionTimestamp == nil && f.Published[pair]
 }
 
-// explain says of attachments that their driver does not know of them, and where it says that their volumes
-// are instead.
+// explain describes attachments that their driver does not list, and where the driver has their volumes instead.
 func (f PublishedFacts) explain(vanished []Correction) {
 	if len(vanished) == 0 {
 		return
@@ -158,7 +156,7 @@ func (p *PublishedPlan) detachUnknown(f PublishedFacts, pair Pair, v *corev1.Per
 func attachmentOf(pair Pair, v *corev1.PersistentVolume, node string) *storagev1.VolumeAttachment {
 	driver := v.Spec.CSI.Driver
 	a, _ := Recorded(&storagev1.VolumeAttachment{
-		// No object has this uid: what is written to it goes nowhere.
+		// No object has this UID: writes to it have no effect.
 		ObjectMeta: metav1.ObjectMeta{Name: NameOf(driver, pair.Handle, node), UID: "unasked"},
 		Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: driver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
@@ -167,7 +165,7 @@ func attachmentOf(pair Pair, v *corev1.PersistentVolume, node string) *storagev1
 	return a
 }
 
-// pairOf returns the volume and the node of an attachment by its record, or else by their objects.
+// pairOf returns the volume and the node of an attachment by its record, otherwise by their objects.
 func pairOf(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume, ids map[string]string) Pair {
 	p := Pair{NodeID: cmp.Or(a.Annotations[volume.AnnNodeID], ids[a.Spec.NodeName])}
 	if r, _ := RecordOf(a); r != nil {

@@ -86,8 +86,8 @@ func waitForConsumer(f ClaimFacts) Plan {
 		"waiting for first consumer to be created before binding", pending(f.Claim)...)
 }
 
-// askProvisioner requests a volume: from a provisioner in this process by Ask, from others by the
-// annotation storage-provisioner, in both spellings.
+// askProvisioner requests a volume: from a provisioner in this process with Ask, from others with the annotation
+// storage-provisioner, in both spellings.
 func askProvisioner(f ClaimFacts) Plan {
 	name := f.Class.Provisioner
 	p := wait(volume.ReasonExternalProvisioning, Normal, volume.Driver(name),
@@ -138,8 +138,8 @@ func namedVolume(f ClaimFacts) Plan {
 	}
 }
 
-// whereData says how to find out whether the data of a volume are lost as well: once its PersistentVolume is gone, only
-// the driver knows the volume.
+// whereData says how to find out whether the data of a volume are lost as well: after its PersistentVolume, only the
+// driver knows the volume.
 const whereData = "; its data are lost unless the driver still has the volume: `volplane orphans` tells"
 
 func boundClaim(f ClaimFacts) Plan {

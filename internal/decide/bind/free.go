@@ -13,9 +13,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Free is the set of volumes that any claim may take. It groups volumes that differ only in size,
-// and orders each group by size, so that the best one for a claim is found without looking at all.
-// It is not safe for concurrent use.
+// Free is the set of volumes that any claim may take. It groups volumes that differ only in size, and orders each group
+// by size, which finds the best one for a claim without comparing all. It is not safe for concurrent use.
 type Free struct {
 	groups map[group][]*corev1.PersistentVolume
 	// members holds the volumes by name.

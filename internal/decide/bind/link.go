@@ -11,10 +11,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Link returns the writes that bind a claim to a volume, without those that were done before: the
-// volume's reference, its phase and the claim's reference at the same time, the claim's status. In this order, after a
-// crash between two writes no other claim can take the volume, and the next decision does the rest (S4); and a claim
-// that is Bound has a volume that is.
+// Link returns the writes that bind a claim to a volume, without those done already: the volume's reference, its phase
+// and the claim's reference at the same time, the claim's status. In this order, after a crash between two writes no
+// other claim can take the volume, and the next decision does the rest (S4); and a claim that is Bound has a volume
+// that is.
 func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan {
 	p := wait(volume.ReasonBound, Silent, volume.Actor{},
 		"claim "+claim.Namespace+"/"+claim.Name+" is bound to volume "+v.Name)
@@ -29,8 +29,7 @@ func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan 
 	return p.unlessLost(v)
 }
 
-// unlessLost returns the plan, with another reason if there is nothing to do for the volume and it was lost with its
-// node.
+// unlessLost returns the plan, with another reason if the volume needs nothing and was lost with its node.
 func (p Plan) unlessLost(v *corev1.PersistentVolume) Plan {
 	b, lost := volume.LostWithNode("volume "+v.Name, v.Annotations)
 	if lost && len(p.Writes) == 0 && p.Because.Next.IsZero() {

@@ -9,8 +9,8 @@ import (
 // Event is the type of the event that a plan records.
 type Event int
 
-// The types of events. Silent records none, and Lasting a normal one if the state lasts: most claims leave it within
-// milliseconds.
+// These are the types of events. Silent records none, and Lasting a normal one if the state lasts: most claims leave it
+// within milliseconds.
 const (
 	Silent Event = iota
 	Normal
@@ -22,14 +22,14 @@ const (
 type Write struct {
 	Volume, VolumeStatus *corev1.PersistentVolume
 	Claim, ClaimStatus   *corev1.PersistentVolumeClaim
-	// Beside says that the write may be made at the same time as the one before, which is that of a volume's status:
-	// whichever of them a crash leaves out, the next decision makes it.
+	// Beside says that the write may be made at the same time as the one before, which updates a volume's status: if a
+	// crash prevents one of them, the next decision repeats it.
 	Beside bool
 }
 
 // Plan is a decision.
 type Plan struct {
-	// Writes are the writes to do, in this order but for those that may be made beside others.
+	// Writes are the writes to do, in this order, except those that are Beside others.
 	Writes  []Write
 	Because volume.Because
 	Event   Event
@@ -46,8 +46,7 @@ func pending(claim *corev1.PersistentVolumeClaim) []Write {
 	return phase(claim, corev1.ClaimPending)
 }
 
-// phase returns the write that gives a claim a phase in which it has no capacity and no access
-// modes, if it is needed.
+// phase returns the write that sets a phase of a claim without capacity and access modes, if it is needed.
 func phase(claim *corev1.PersistentVolumeClaim, p corev1.PersistentVolumeClaimPhase) []Write {
 	if claim.Status.Phase == p && claim.Status.Capacity == nil && claim.Status.AccessModes == nil {
 		return nil

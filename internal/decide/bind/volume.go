@@ -77,8 +77,8 @@ func UIDMismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) vo
 			"delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)
 }
 
-// IsReleased says whether the claim of a volume is gone. A volume is Failed after an attempt to reclaim it that failed,
-// perhaps one of another program or for another policy.
+// IsReleased says whether the claim of a volume is gone. A volume is Failed after a failed attempt to reclaim it,
+// perhaps by another program or under another policy.
 func IsReleased(v *corev1.PersistentVolume) bool {
 	return v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed
 }

@@ -15,17 +15,16 @@ import (
 // Facts is what the decision about one driver's objects depends on.
 type Facts struct {
 	Driver string
-	// Reached says that the driver can be called. Tells says that it has the capability
-	// GET_CAPACITY.
+	// Reached says whether the driver can be called, and Tells whether it has the capability GET_CAPACITY.
 	Reached, Tells bool
 	// Immediate says that classes with immediate binding have objects, too.
 	Immediate bool
 	Classes   []*storagev1.StorageClass
-	// Segments are the topology segments of the nodes that the driver is registered on and can be asked about here.
+	// Segments are the topology segments of the nodes on which the driver is registered and that can be queried here.
 	Segments []topology.Segment
-	// Elsewhere are the segments about which other processes ask. They keep the objects about these.
+	// Elsewhere are the segments that other processes query. They maintain the objects for these.
 	Elsewhere []topology.Segment
-	// Guest says that another process deletes the objects about segments in which there is no node any more.
+	// Guest means that another process deletes the objects of segments that have no nodes left.
 	Guest bool
 	// Objects are the objects with the driver's label.
 	Objects []*storagev1.CSIStorageCapacity
@@ -41,8 +40,7 @@ type Removal struct {
 
 // Plan is the decision about a driver's objects.
 type Plan struct {
-	// Items are the items that the driver has to be asked about, by name; none if it cannot be
-	// called.
+	// Items are the items that need a call of the driver, by name; none if it cannot be called.
 	Items  map[string]Item
 	Delete []Removal
 }
@@ -91,7 +89,7 @@ func items(f Facts) map[string]Item {
 	return out
 }
 
-// obsoleteBecause returns why an object is to be deleted, or "".
+// obsoleteBecause returns why an object must be deleted, or "".
 func obsoleteBecause(f Facts, all map[string]Item, o *storagev1.CSIStorageCapacity) string {
 	if f.Reached && !f.Tells {
 		return "driver " + f.Driver + " does not tell its capacity"

@@ -40,8 +40,7 @@ func Key(o *storagev1.CSIStorageCapacity) string {
 	return nameOf(o.Labels[volume.LabelDriver], o.StorageClassName, s)
 }
 
-// Find returns the object of an item, or nil. Of several it returns the one with the item's name,
-// or else the oldest.
+// Find returns the object of an item, or nil. Of several it returns the one with the item's name, otherwise the oldest.
 func Find(i Item, all []*storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapacity {
 	name := i.Name()
 	var found *storagev1.CSIStorageCapacity
@@ -87,14 +86,14 @@ func nameOf(driver, class string, s topology.Segment) string {
 type Home struct {
 	// Namespace is their namespace.
 	Namespace string
-	// Node is the node whose capacity alone is told: its objects have a label of its own. Empty means all nodes.
+	// Node is the node whose capacity alone is published: its objects have a label of its own. Empty means all nodes.
 	Node string
-	// Owner, in the same namespace, is what they are deleted with, or nil.
+	// Owner, in the same namespace, is the object with which they are deleted, or nil.
 	Owner *metav1.OwnerReference
 }
 
 // managedBy returns the label of the objects, as upstream's external-provisioner would give it on the node. A label has
-// at most 63 characters: instead of the rest, it has a hash.
+// at most 63 characters, so a hash replaces the rest.
 func (h Home) managedBy() string {
 	const most, hashed = validation.LabelValueMaxLength, 8
 	base := volume.ManagedByProvisioner
@@ -128,13 +127,14 @@ func (h Home) isOwn(o *storagev1.CSIStorageCapacity) bool {
 	return o.Namespace == h.namespace() && o.Name == Key(o)
 }
 
-// owned says whether an object is deleted with its owner, as far as it is to be. One in another namespace cannot.
+// owned says whether an object has the wanted owner, and so is deleted with it. An object in another namespace cannot
+// have the owner.
 func (h Home) owned(o *storagev1.CSIStorageCapacity) bool {
 	return h.Owner == nil || o.Namespace != h.namespace() ||
 		slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == h.Owner.UID })
 }
 
-// own gives an object its owner. Another controller that it had is a former one: there can be only one.
+// own gives an object its owner. An existing controller reference is replaced: there can be only one.
 func (h Home) own(o *storagev1.CSIStorageCapacity) {
 	if h.owned(o) {
 		return

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The words of Refuses. Short is what a cluster's scheduler says, too, and Untold is what only volplane says.
+// These are the words of Refuses. Short is also what a cluster's scheduler says, and Untold what only volplane says.
 const (
 	Short  = "node(s) did not have enough free storage"
 	Untold = " has not told how much"
@@ -22,11 +22,11 @@ type Need struct {
 	Class *storagev1.StorageClass
 	// Driver is the CSIDriver of the class's driver, or nil.
 	Driver *storagev1.CSIDriver
-	// Known are the capacity objects, whoever maintains them; those of other classes are ignored.
+	// Known are the capacity objects, whichever process maintains them; those of other classes are ignored.
 	Known []*storagev1.CSIStorageCapacity
 }
 
-// Counts says whether a driver, which may be nil, asks for its capacity to be considered.
+// Counts says whether a driver, which may be nil, requests that its capacity is considered.
 func Counts(d *storagev1.CSIDriver) bool {
 	return d != nil && d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
 }
@@ -56,8 +56,8 @@ func (n Need) Refuses(node *corev1.Node) string {
 }
 
 // Tenths returns how many tenths of the free space for a node the claim's volume takes, rounded down; 0 if the space is
-// not known, and most if there is none. Kubernetes' scheduler has a finer measure, by which the node with a little more
-// space than its neighbours would get all Pods.
+// not known, and most if there is none. Kubernetes' scheduler has a finer measure, which would send all Pods to the
+// node with slightly more space than its neighbours.
 func (n Need) Tenths(node *corev1.Node) int64 {
 	if !Counts(n.Driver) {
 		return 0
@@ -89,7 +89,7 @@ func rounded(q *resource.Quantity) string {
 	return q.String()
 }
 
-// limit returns the size of the largest possible volume or, if that is not known, all free space.
+// limit returns the size of the largest possible volume or, if that is unknown, all free space.
 func limit(o *storagev1.CSIStorageCapacity) *resource.Quantity {
 	if o.MaximumVolumeSize != nil {
 		return o.MaximumVolumeSize

@@ -29,7 +29,7 @@ type Plan struct {
 // NameOf returns the name of the claim of a Pod's volume.
 func NameOf(p *corev1.Pod, v *corev1.Volume) string { return volume.EphemeralClaim(p.Name, v.Name) }
 
-// Wants says whether a claim with a name is to be created for a Pod.
+// Wants says whether a claim with a name must be created for a Pod.
 func Wants(p *corev1.Pod, claim string) bool {
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.Ephemeral != nil && NameOf(p, v) == claim {

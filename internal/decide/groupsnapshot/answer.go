@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Taken describes a group of snapshots as its driver does. Each member is a snapshot of one volume, and each volume
-// that was named has one: package csi refuses other answers.
+// Taken describes a group of snapshots as its driver does. Each member is a snapshot of one volume, and each requested
+// volume has one: package csi refuses other answers.
 type Taken struct {
 	Handle string
 	// Created is the time at which it was taken, in nanoseconds since 1970; 0 if the driver does not say.
@@ -37,7 +37,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		NotTaken(a.NothingTaken(p.First), Groups().MayRelease(c))
 }
 
-// afterTaken decides about a group that the driver says it has taken.
+// afterTaken decides about a group that the driver reports as taken.
 func afterTaken(f DriverFacts, a Answer) DriverPlan {
 	c, driver, t := f.Content, f.Content.Spec.Driver, a.Taken
 	problem := ""
@@ -75,9 +75,8 @@ func handlesOf(t Taken) []string {
 	return out
 }
 
-// noteTaken writes to a content what is known of its group. A time that is known stays, as it does in the group
-// snapshot. The members of a group that existed before its content are in the source of the content, and are not
-// repeated.
+// noteTaken writes to a content what is known of its group. A known time stays, as it does in the group snapshot. The
+// members of a group that existed before its content are in the source of the content, and are not repeated.
 func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &groupv1.VolumeGroupSnapshotContentStatus{
@@ -105,7 +104,7 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	return out
 }
 
-// createdAt returns the time at which a group was taken, in whole seconds: the API has no others.
+// createdAt returns the time at which a group was taken, in whole seconds: the API has no fractions.
 func createdAt(f DriverFacts, t Taken) *metav1.Time {
 	const second = 1e9
 	switch {
@@ -128,7 +127,7 @@ func info(m snapshot.Taken) groupv1.VolumeSnapshotInfo {
 	return out
 }
 
-// look has the driver say how a group is that exists before its content.
+// look queries the driver about a group that existed before its content.
 func look(f DriverFacts) DriverPlan {
 	c, handle := f.Content, f.Content.Spec.Source.GroupSnapshotHandles.VolumeGroupSnapshotHandle
 	if !f.Takes {
@@ -151,7 +150,7 @@ func look(f DriverFacts) DriverPlan {
 	return p
 }
 
-// AfterGet decides about the answer to GetVolumeGroupSnapshot, which is about the group that was asked for.
+// AfterGet decides about the answer to GetVolumeGroupSnapshot, which is about the requested group.
 func AfterGet(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return noteTaken(f, a.Taken)

@@ -34,7 +34,7 @@ func Chosen(g *groupv1.VolumeGroupSnapshot, claims []*corev1.PersistentVolumeCla
 	return out
 }
 
-// sourceProblem returns why no group can be taken of the claims that are chosen, or "".
+// sourceProblem returns why no group can be taken of the chosen claims, or "".
 func (f Facts) sourceProblem() string {
 	if _, err := metav1.LabelSelectorAsSelector(f.Group.Spec.Source.Selector); err != nil {
 		return "its selector is not valid: " + err.Error()
@@ -108,7 +108,7 @@ func (f Facts) chooseDefault() (*groupv1.VolumeGroupSnapshotClass, string) {
 		ClassOf)
 }
 
-// begin has the content made by which a driver is asked to take a group.
+// begin creates the content that makes a driver take a group.
 func (f Facts) begin() Plan {
 	g, class := f.Group, f.Class
 	const cannot = "failed to create group snapshot content with error "
@@ -130,8 +130,8 @@ func (f Facts) begin() Plan {
 		"Waiting for a group snapshot "+g.Namespace+"/"+g.Name+" to be created by the CSI driver.")}
 }
 
-// contentOf returns the content of a group. It has everything that is needed to take and to delete the driver's group:
-// neither the class, nor the claims, nor the volumes are needed any more.
+// contentOf returns the content of a group. It has everything that is needed to take and to delete the driver's group,
+// without the class, the claims or the volumes.
 func (f Facts) contentOf() (*groupv1.VolumeGroupSnapshotContent, error) {
 	g, class := f.Group, f.Class
 	name := ContentName(g)

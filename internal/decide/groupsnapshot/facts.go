@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// kindGroup begins the keys of the parameters that name a group, and namePrefix usually the name under which a driver
-	// is asked to take it.
+	// kindGroup begins the keys of the parameters that name a group, and namePrefix is the usual prefix of the group's
+	// name at the driver.
 	kindGroup, namePrefix = "volumegroupsnapshot", "groupsnapshot"
 	// forGetting is the purpose of the Secret of a class for calls that look for a group.
 	forGetting = "group-snapshotter-get"
@@ -28,9 +28,9 @@ const (
 // DriverFacts is everything on which the decision about the driver's part of a VolumeGroupSnapshotContent depends.
 type DriverFacts = snapshot.DriverFactsOf[*groupv1.VolumeGroupSnapshotContent]
 
-// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what
-// CreateVolumeGroupSnapshot answers, AfterGet what GetVolumeGroupSnapshot does, AfterRemove what
-// DeleteVolumeGroupSnapshot does.
+// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges the answer of
+// CreateVolumeGroupSnapshot, AfterGet that of GetVolumeGroupSnapshot, and AfterRemove that of
+// DeleteVolumeGroupSnapshot.
 type DriverPlan = snapshot.PlanFor[*groupv1.VolumeGroupSnapshotContent]
 
 // ContentFacts is everything on which the common decision about one VolumeGroupSnapshotContent depends.
@@ -101,7 +101,7 @@ func bind(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot)
 	}
 }
 
-// ClassOf returns what decisions about a content read of its class; nil without one.
+// ClassOf returns the part of a content's class that decisions use; nil without one.
 func ClassOf(c *groupv1.VolumeGroupSnapshotClass) *snapshot.Class {
 	if c == nil {
 		return nil
@@ -109,7 +109,7 @@ func ClassOf(c *groupv1.VolumeGroupSnapshotClass) *snapshot.Class {
 	return &snapshot.Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters}
 }
 
-// HandleOf returns the driver's group that a content stands for; "" if it is not known.
+// HandleOf returns the driver's group that a content refers to; "" if it is not known.
 func HandleOf(c *groupv1.VolumeGroupSnapshotContent) string {
 	if c.Status != nil && ptr.Deref(c.Status.VolumeGroupSnapshotHandle, "") != "" {
 		return *c.Status.VolumeGroupSnapshotHandle
@@ -120,7 +120,7 @@ func HandleOf(c *groupv1.VolumeGroupSnapshotContent) string {
 	return ""
 }
 
-// MembersOf returns the handles of the snapshots in the group that a content stands for, as far as they are known.
+// MembersOf returns the handles of the snapshots in the group that a content refers to, as far as they are known.
 func MembersOf(c *groupv1.VolumeGroupSnapshotContent) []string {
 	if given := c.Spec.Source.GroupSnapshotHandles; given != nil {
 		return given.VolumeSnapshotHandles
@@ -134,8 +134,8 @@ func MembersOf(c *groupv1.VolumeGroupSnapshotContent) []string {
 	return out
 }
 
-// OthersOf returns the names of contents, other than c and those of its own members, that stand for a group of c's
-// driver or for a snapshot in it, in order. If c is to be released, those that keep nothing are left out.
+// OthersOf returns the names of contents, other than c and those of its own members, that refer to a group of c's
+// driver or to a snapshot in it, in order. If c is being released, those that keep nothing are left out.
 func OthersOf(
 	c *groupv1.VolumeGroupSnapshotContent, handle string, members []string,
 	groups []*groupv1.VolumeGroupSnapshotContent, snapshots []*cluster.VolumeSnapshotContent,
@@ -159,7 +159,8 @@ func groupOf(s *cluster.VolumeSnapshotContent) string {
 	return toldGroup(s)
 }
 
-// toldGroup returns the handle of the group that a snapshot is a part of, as its driver has said; "" if there is none.
+// toldGroup returns the handle of the group that a snapshot is a part of, as reported by its driver; "" if there is
+// none.
 func toldGroup(s *cluster.VolumeSnapshotContent) string {
 	if s.Status == nil {
 		return ""
@@ -189,7 +190,7 @@ func FactsOf(view cluster.View, g *groupv1.VolumeGroupSnapshot, now metav1.Time)
 	return f
 }
 
-// membersOf returns what the driver has taken for a content that is the group's own.
+// membersOf returns what the driver has taken for a content, without parts of other groups.
 func membersOf(view cluster.View, f Facts) []Member {
 	var out []Member
 	if f.Content.Status == nil || !isOf(f.Content, f.Group) || !viewOf(f.Content).Taken {
@@ -210,8 +211,8 @@ func membersOf(view cluster.View, f Facts) []Member {
 	return out
 }
 
-// givenOf returns the snapshots of a group, taken by another program, whose owner the group is to be: the driver has
-// said of their contents that they are parts of the group.
+// givenOf returns the snapshots of a group taken by another program, which the group will own: the driver has reported
+// that their contents are parts of the group.
 func givenOf(view cluster.View, f Facts) []*snapshotv1.VolumeSnapshot {
 	c, given := f.Content, f.Content.Spec.Source.GroupSnapshotHandles
 	if given == nil || !isOf(c, f.Group) {
@@ -232,7 +233,7 @@ func givenOf(view cluster.View, f Facts) []*snapshotv1.VolumeSnapshot {
 	return out
 }
 
-// childrenOf returns the snapshots that go with a group: those whose owner it is, and members that have lost their
+// childrenOf returns the snapshots that are deleted with a group: those that it owns, and members that have lost their
 // owner.
 func childrenOf(view cluster.View, f Facts) []Child {
 	found := map[string]*snapshotv1.VolumeSnapshot{}

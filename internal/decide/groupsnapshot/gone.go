@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// groupGoes decides about a group that is being deleted. Its members go first: nobody begins to restore from a snapshot
-// that is being deleted, so that none is in use when the driver is asked to delete the group.
+// groupGoes decides about a group that is being deleted. Its members go first: no restore begins from a snapshot that
+// is being deleted, so none is in use when the driver is asked to delete the group.
 func groupGoes(f Facts) Plan {
 	g := f.Group
 	if !isHeld(g) && !isOf(f.Content, g) {
@@ -43,7 +43,7 @@ func groupGoes(f Facts) Plan {
 }
 
 // handOver returns the plan for a member that a backup program has taken out of a group whose snapshots are retained:
-// from now on its content stands for a single snapshot, which nothing else would ever delete. The plan is empty without
+// from now on its content refers to a single snapshot, which nothing else would ever delete. The plan is empty without
 // such a member.
 func (f Facts) handOver() Plan {
 	if f.Content == nil || viewOf(f.Content).Deletes {
@@ -69,8 +69,8 @@ func (f Facts) handOver() Plan {
 	return Plan{}
 }
 
-// inUse returns the plan for a group that is being deleted while somebody restores from one of its members; an empty
-// one if nobody does.
+// inUse returns the plan for a group that is being deleted while a claim is restored from one of its members; an empty
+// plan otherwise.
 func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	s := child.Snapshot
 	var waiting []string
@@ -92,7 +92,7 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	return Plan{}
 }
 
-// letGo takes the finalizer from a group. One that has only another program's rests.
+// letGo removes the finalizer of a group. A group with only another program's finalizer needs no step.
 func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	if !isHeld(g) {
 		return unheld(g)

@@ -34,8 +34,8 @@ func Group(f Facts) Plan {
 	return f.take()
 }
 
-// prepare gives a group its class and its finalizer, which is there before its content is: whoever deletes the group
-// meanwhile does not lose the content. It returns an empty plan if the group has both.
+// prepare gives a group its class and its finalizer. The finalizer precedes the content: if a user deletes the group in
+// between, the content is not orphaned. It returns an empty plan if the group has both.
 func (f Facts) prepare() Plan {
 	g, next := f.Group, f.Group.DeepCopy()
 	told := "group snapshot " + g.Name + " is kept while it has a content"
@@ -74,7 +74,7 @@ func (f Facts) withoutContent() Plan {
 	return Groups().NoContent(f.Group, ContentName(f.Group), f.Absent, f.Now)
 }
 
-// own makes a group the owner of a snapshot that is a part of it, so that both go together.
+// own makes a group the owner of a snapshot that is a part of it, so both are deleted together.
 func (f Facts) own(s *snapshotv1.VolumeSnapshot) Plan {
 	next := s.DeepCopy()
 	next.OwnerReferences = append(next.OwnerReferences, ownerOf(f.Group))
@@ -93,7 +93,7 @@ func (f Facts) adopt() Plan {
 	return f.follow()
 }
 
-// take has a group taken of claims.
+// take begins a group of snapshots of claims.
 func (f Facts) take() Plan {
 	g, c := f.Group, f.Content
 	switch {
@@ -108,7 +108,7 @@ func (f Facts) take() Plan {
 	return f.follow()
 }
 
-// follow makes the members of a group that its driver has taken, and copies the state of its content.
+// follow creates the members of a group that its driver has taken, and copies the state of its content.
 func (f Facts) follow() Plan {
 	for _, m := range f.Members {
 		if p := f.member(m); p.Step != snapshot.Nothing || p.Because.Reason != "" {
@@ -131,7 +131,7 @@ func (f Facts) follow() Plan {
 	return Plan{Step: snapshot.WriteStatus, Snapshot: next, Because: why, Also: told}
 }
 
-// copied returns a group with the state of its content, and what is to be told of it; nil if it has that state.
+// copied returns a group with the state of its content, and the events to record; nil if it has that state.
 func copied(
 	g *groupv1.VolumeGroupSnapshot, c *groupv1.VolumeGroupSnapshotContent,
 ) (next *groupv1.VolumeGroupSnapshot, told []volume.Because) {
@@ -161,7 +161,7 @@ func copied(
 	return next, told
 }
 
-// failed notes an error in the status of a group, unless it is there already.
+// failed notes an error in the status of a group, unless it has it already.
 func (f Facts) failed(r volume.Reason, next volume.Actor, message string) Plan {
 	return Groups().Failed(f.Group, f.Now, volume.Say(r, next, message))
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // member returns the next step for a member of a group that the driver has taken; an empty plan if there is none. The
-// snapshot is there before its content is: the group finds it by its owner, and both go with the group.
+// snapshot is created before its content: the group finds it by its owner, and both are deleted with the group.
 func (f Facts) member(m Member) Plan {
 	g := f.Group
 	name, contentName := snapshot.MemberNames(g.UID, m.Info.VolumeHandle)
@@ -45,7 +45,7 @@ func (f Facts) member(m Member) Plan {
 	return f.noteMember(m)
 }
 
-// noteMember writes to the content of a member what the driver says of its snapshot.
+// noteMember writes the driver's report about a member's snapshot to its content.
 func (f Facts) noteMember(m Member) Plan {
 	c := m.Content
 	want := &snapshotv1.VolumeSnapshotContentStatus{
@@ -80,8 +80,7 @@ func (f Facts) fits(m Member) bool {
 		c.Annotations[volume.AnnGroupSnapshotHandle] == HandleOf(f.Content)
 }
 
-// snapshotOf returns the snapshot of a volume in a group. The claim is the one that has the volume now; none if there
-// is none any more.
+// snapshotOf returns the snapshot of a volume in a group. Its claim is the current claim of the volume, if any.
 func (f Facts) snapshotOf(name string, m Member) *snapshotv1.VolumeSnapshot {
 	g, claim := f.Group, ""
 	if v := m.Volume; v != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == g.Namespace {
@@ -106,7 +105,8 @@ func ownerOf(g *groupv1.VolumeGroupSnapshot) metav1.OwnerReference {
 	}
 }
 
-// memberOf returns the content of a member. By its annotation nobody takes or deletes its snapshot alone.
+// memberOf returns the content of a member. Its annotation keeps every controller from taking or deleting its snapshot
+// alone.
 func (f Facts) memberOf(name string, m Member) *cluster.VolumeSnapshotContent {
 	of, s := f.Content, m.Snapshot
 	notes := map[string]string{volume.AnnGroupSnapshotHandle: HandleOf(of)}
@@ -138,16 +138,16 @@ func (f Facts) memberOf(name string, m Member) *cluster.VolumeSnapshotContent {
 	}
 }
 
-// MemberFacts is everything on which it depends whether a snapshot stays because of its group.
+// MemberFacts is everything that decides whether a snapshot stays because of its group.
 type MemberFacts struct {
 	Snapshot *snapshotv1.VolumeSnapshot
-	// Group has the name of the snapshot's group; nil if there is none. Absent says that the API server itself has said
-	// so.
+	// Group has the name of the snapshot's group; nil if there is none. Absent means that the API server itself has
+	// confirmed that.
 	Group  *groupv1.VolumeGroupSnapshot
 	Absent bool
 }
 
-// ParentOf returns the name of the group that a snapshot is a member of; "" if that is not known.
+// ParentOf returns the name of the group that a snapshot is a member of; "" if that is unknown.
 func ParentOf(s *snapshotv1.VolumeSnapshot) string {
 	if owner := cluster.GroupOf(s); owner != nil {
 		return owner.Name

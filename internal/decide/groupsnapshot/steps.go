@@ -22,19 +22,19 @@ type Facts struct {
 	Group *groupv1.VolumeGroupSnapshot
 	// Class is the class that the group names; nil if there is none of that name.
 	Class *groupv1.VolumeGroupSnapshotClass
-	// Classes are all classes, of which one may be the default.
+	// Classes are all classes, one of which may be the default.
 	Classes []*groupv1.VolumeGroupSnapshotClass
 	// Content is the content with the name that ContentName returns, or nil.
 	Content *groupv1.VolumeGroupSnapshotContent
-	// Absent says that the API server itself has said that there is no such content: a cache may not have it yet.
+	// Absent means that the API server itself has confirmed that the content does not exist: a cache may not have it yet.
 	Absent bool
-	// Sources are the claims that the group is to be taken of, which Chosen returns, while there is no content.
+	// Sources are the source claims of the group, which Chosen returns, as long as there is no content.
 	Sources []Source
 	// Members are what the driver has taken for the content, in the order of its status.
 	Members []Member
-	// Given are snapshots of members of a group, taken by another program, whose owner the group is not yet, in order.
+	// Given are snapshots of members of a group, taken by another program, which the group does not own yet, in order.
 	Given []*snapshotv1.VolumeSnapshot
-	// Children are the snapshots whose owner the group is, in order.
+	// Children are the snapshots that the group owns, in order.
 	Children []Child
 	// Now is the time at which errors are noted.
 	Now metav1.Time
@@ -46,7 +46,7 @@ type Source struct {
 	Volume *corev1.PersistentVolume
 }
 
-// Member is a snapshot in a group: what the driver says of it, the volume that has its source's handle, and the objects
+// Member is a snapshot in a group: the driver's report about it, the volume with its source's handle, and the objects
 // with the names that snapshot.MemberNames returns, or nil.
 type Member struct {
 	Info     groupv1.VolumeSnapshotInfo
@@ -55,7 +55,7 @@ type Member struct {
 	Content  *cluster.VolumeSnapshotContent
 }
 
-// Child is a snapshot of a group with the claims without a volume whose data are to come from it.
+// Child is a snapshot of a group with the claims without a volume that will be restored from it.
 type Child struct {
 	Snapshot *snapshotv1.VolumeSnapshot
 	Restores []*corev1.PersistentVolumeClaim
@@ -93,8 +93,8 @@ func memberPlan(m MemberPlan, r volume.Reason, next volume.Actor, message string
 	return Plan{Step: snapshot.WriteOther, Other: m, Because: volume.Say(r, next, message)}
 }
 
-// ContentName returns the name of a group's content: the one that the group is bound to or names, or else that of the
-// content that is made for it.
+// ContentName returns the name of a group's content: that of the content to which it is bound or which it names,
+// otherwise that of the content created for it.
 func ContentName(g *groupv1.VolumeGroupSnapshot) string {
 	if name := givenTo(g); name != "" {
 		return name
@@ -105,7 +105,7 @@ func ContentName(g *groupv1.VolumeGroupSnapshot) string {
 	return "groupsnapcontent-" + string(g.UID)
 }
 
-// IsReady says whether volumes can be made from a group.
+// IsReady says whether volumes can be created from a group.
 func IsReady(g *groupv1.VolumeGroupSnapshot) bool {
 	return g.Status != nil && ptr.Deref(g.Status.ReadyToUse, false)
 }

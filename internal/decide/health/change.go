@@ -12,13 +12,13 @@ import (
 // Seen is what is known of a volume of a Pod, by its name in the Pod.
 type Seen struct {
 	Name string
-	// Known says that the driver has told how the volume is; what is not known stays as it was told last.
+	// Known means that the driver has reported the volume's health; otherwise the last report stays.
 	Known      bool
 	Conditions []corev1.VolumeHealthCondition
 }
 
-// OfPod returns the volumeHealth of a Pod's status, and whether it differs from that before. A volume that is well
-// again keeps its entry, without conditions, so that it shows since when.
+// OfPod returns the volumeHealth of a Pod's status, and whether it differs from that before. A volume that is healthy
+// again keeps its entry, without conditions, to show since when.
 func OfPod(
 	before []corev1.PodVolumeHealth, volumes []Seen, now metav1.Time,
 ) (after []corev1.PodVolumeHealth, changed bool) {
@@ -37,8 +37,8 @@ func OfPod(
 	return after, changed
 }
 
-// Same says whether two lists have the same problems. Other words about a problem are no change: a driver that counts
-// something in its messages would have the object written all the time.
+// Same says whether two lists have the same problems. A different message is not a change: a driver that puts a counter
+// into its messages would cause a write each time.
 func Same(a, b []corev1.VolumeHealthCondition) bool {
 	return sameSet(a, b, func(c corev1.VolumeHealthCondition) corev1.VolumeHealthCondition {
 		c.Message = ""
@@ -46,7 +46,7 @@ func Same(a, b []corev1.VolumeHealthCondition) bool {
 	})
 }
 
-// storageProblem is what tells the problems of a storage apart.
+// storageProblem distinguishes the problems of a storage.
 type storageProblem struct {
 	status storagev1.StorageHealthStatusType
 	reason string
@@ -58,8 +58,8 @@ func storageProblemOf(c storagev1.StorageHealthCondition) storageProblem {
 	return storageProblem{c.Status, c.Reason, ptr.Deref(c.AccessMode, ""), ptr.Deref(c.VolumeMode, "")}
 }
 
-// OfNode returns the storageHealth of a node's CSINode with what a driver tells of its storage, and whether it differs
-// from that before. A driver without problems has no entry.
+// OfNode returns the storageHealth of a node's CSINode with what a driver reports about its storage, and whether it
+// differs from that before. A driver without problems has no entry.
 func OfNode(
 	before []storagev1.StorageHealth, driver string, conditions []storagev1.StorageHealthCondition, now metav1.Time,
 ) (after []storagev1.StorageHealth, changed bool) {

@@ -12,20 +12,20 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Answer is what a driver's controller has said of one volume in one cycle.
+// Answer is what a driver's controller has reported about one volume in one cycle.
 type Answer int
 
 const (
 	// Silent means nothing: the call failed, or the list ended before its end.
 	Silent Answer = iota
-	// Absent means that a complete list of the volumes that are not well does not have it.
+	// Absent means that a complete list of the unhealthy volumes does not include it.
 	Absent
 	// Told means that the reports are all that is wrong with it.
 	Told
 )
 
-// enough is in how many complete lists in a row a volume is absent before it counts as well: a driver that has just
-// started may not know of all problems yet.
+// enough is the number of consecutive complete lists without a volume after which it counts as healthy: a driver that
+// has just started may not know of all problems yet.
 const enough = 2
 
 // Facts are what a cycle has found out about a volume.
@@ -36,13 +36,13 @@ type Facts struct {
 	Reports []Report
 	// Absences is in how many complete lists before this one the volume was absent.
 	Absences int
-	// CanAsk says that the driver can be asked about this volume alone.
+	// CanAsk means that the driver can be queried about this volume alone.
 	CanAsk bool
 }
 
 // Plan is what follows.
 type Plan struct {
-	// Ask says that the driver is to be asked about this volume alone.
+	// Ask means that the driver must be asked about this volume alone.
 	Ask bool
 	// Health is what to write; nil if nothing changes.
 	Health *corev1.VolumeHealthStatus
@@ -52,7 +52,7 @@ type Plan struct {
 	Absences int
 }
 
-// OfClaim decides what a claim is to say of its volume. No failure makes a volume well.
+// OfClaim decides which health a claim reports for its volume. A failed call does not make a volume healthy.
 func OfClaim(f Facts, now metav1.Time) Plan {
 	if !f.bound() || f.Answer == Silent {
 		return Plan{Absences: f.Absences}

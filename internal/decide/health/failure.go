@@ -19,19 +19,19 @@ type Used struct {
 	Pods  []string
 }
 
-// NodeFacts are what is known of a node, and of the claims whose Pods are there.
+// NodeFacts are what is known of a node, and of the claims whose Pods run on it.
 type NodeFacts struct {
 	Name string
 	// Node is nil if the node is gone.
 	Node *corev1.Node
 	// Silent is how long the node has not been ready, by the clock of this process.
 	Silent time.Duration
-	// Failed says that the claims have been told that the node has failed.
+	// Failed means that an event has reported the node's failure to the claims.
 	Failed bool
 	Claims []Used
 }
 
-// Notice is what a claim is told.
+// Notice is an event about a claim.
 type Notice struct {
 	Claim   *corev1.PersistentVolumeClaim
 	Because volume.Because
@@ -46,7 +46,7 @@ type NodePlan struct {
 	Tell   []Notice
 }
 
-// OfFailure decides what claims are told about the node of their Pods. The words are those of upstream's monitor.
+// OfFailure decides which events claims get about the node of their Pods. The wording is that of upstream's monitor.
 func OfFailure(f NodeFacts) NodePlan {
 	switch {
 	case f.Node != nil && NotReady(f.Node) && f.Silent < failedAfter && !f.Failed:
@@ -62,7 +62,7 @@ func OfFailure(f NodeFacts) NodePlan {
 	return NodePlan{}
 }
 
-// NotReady says whether a node has said once that it is ready, or not, and does not say now that it is.
+// NotReady says whether a node has reported its readiness before, and does not report now that it is ready.
 func NotReady(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue

@@ -20,11 +20,11 @@ const (
 	maxMessage    = 1024
 )
 
-// Unspecified is the reason of a problem whose driver names it in a form that the API does not take. Its own words are
-// in the message then.
+// Unspecified is the reason of a problem whose driver gives a reason that the API does not accept. The message then has
+// the driver's own words.
 const Unspecified = "Unspecified"
 
-// Report is one problem, as a driver tells it.
+// Report is one problem, as reported by a driver.
 type Report struct {
 	// Status is the name of a status in the CSI specification, such as DEGRADED.
 	Status          string
@@ -67,7 +67,7 @@ func storageStatuses() []status {
 // status is one status by its names.
 type status struct{ csi, api string }
 
-// OfVolume returns what the API says of a volume with these problems.
+// OfVolume returns what the API shows for a volume with these problems.
 func OfVolume(all []Report) []corev1.VolumeHealthCondition {
 	var out []corev1.VolumeHealthCondition
 	for _, p := range problems(all, volumeStatuses()) {
@@ -78,7 +78,7 @@ func OfVolume(all []Report) []corev1.VolumeHealthCondition {
 	return out
 }
 
-// OfStorage returns what the API says of a driver's storage with these problems.
+// OfStorage returns what the API shows for a driver's storage with these problems.
 func OfStorage(all []Report) []storagev1.StorageHealthCondition {
 	var out []storagev1.StorageHealthCondition
 	for _, p := range problems(all, storageStatuses()) {
@@ -96,7 +96,7 @@ func OfStorage(all []Report) []storagev1.StorageHealthCondition {
 	return out
 }
 
-// identity is what the API tells problems apart by.
+// identity distinguishes problems in the API.
 type identity struct {
 	rank           int
 	status, reason string
@@ -109,14 +109,14 @@ type problem struct {
 	texts []string
 }
 
-// message returns all that was said of a problem, whatever the order in which it was said.
+// message joins the texts about a problem, independently of their order.
 func (p problem) message() string {
 	slices.Sort(p.texts)
 	return cut(strings.Join(slices.Compact(p.texts), "; "), maxMessage)
 }
 
-// problems returns the problems with a status that is known, the worst first, as many as the API takes. Whoever knows
-// fewer statuses than a driver must ignore the others, because the driver tells the known ones, too.
+// problems returns the problems with a status that is known, the worst first, as many as the API takes. A client that
+// knows fewer statuses than the driver must ignore the others, because the driver reports the known ones as well.
 func problems(all []Report, known []status) []problem {
 	var out []problem
 	at := map[identity]int{}
@@ -143,7 +143,7 @@ func problems(all []Report, known []status) []problem {
 	return out[:min(len(out), maxConditions)]
 }
 
-// wording returns the reason and the message of a report in the form that the API takes.
+// wording returns the reason and the message of a report in the form that the API accepts.
 func wording(r Report) (reason, message string) {
 	message = cut(line(r.Message), maxMessage)
 	if isReason(r.Reason) {
@@ -153,14 +153,15 @@ func wording(r Report) (reason, message string) {
 	return Unspecified, strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), ": ")
 }
 
-// isReason says whether the API takes a text as a reason: a word that begins with a letter and ends with no mark.
+// isReason says whether the API accepts a text as a reason: a word that begins with a letter and does not end with a
+// punctuation mark.
 func isReason(text string) bool {
 	const letters, more = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "0123456789_"
 	return text != "" && len(text) <= maxReason && strings.Trim(text, letters+more+",:") == "" &&
 		strings.Contains(letters, text[:1]) && strings.Contains(letters+more, text[len(text)-1:])
 }
 
-// line returns a text as one line of valid UTF-8, without what a terminal would obey.
+// line returns a text as one line of valid UTF-8, without control characters.
 func line(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"),
 		func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }), " ")

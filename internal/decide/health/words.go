@@ -12,11 +12,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// maxTold bounds what is told of a volume at once.
+// maxTold limits the text about a volume in one event, in bytes.
 const maxTold = 800
 
-// TellVolume returns the reason of a volume that its driver says is not well, and whether it says so. The node is empty
-// for what the driver's controller says.
+// TellVolume returns the reason of a volume that its driver reports as unhealthy, and whether it does. The node is
+// empty for what the driver's controller says.
 func TellVolume(driver, name, node string, all []corev1.VolumeHealthCondition) (volume.Because, bool) {
 	var words []string
 	for _, c := range all {
@@ -29,8 +29,8 @@ func TellVolume(driver, name, node string, all []corev1.VolumeHealthCondition) (
 	return tell(driver, what, words)
 }
 
-// TellStorage returns the reason of a volume whose driver says that its storage is not well on a node, and whether it
-// says so of volumes like this one. A nil volume is like all.
+// TellStorage returns the reason of a volume whose driver reports unhealthy storage on a node, and whether the report
+// concerns volumes like this one. A nil volume matches every report.
 func TellStorage(c *storagev1.CSINode, driver string, v *corev1.PersistentVolume) (volume.Because, bool) {
 	var words []string
 	for _, h := range c.Status.StorageHealth {

@@ -9,21 +9,21 @@ import (
 // Inviting are the facts that decide whether a host may be invited as a control plane.
 type Inviting struct {
 	Name string
-	// Administrator says that the user who asks may do everything, which is what the invitation is worth.
+	// Administrator says that the requesting user has all rights, which is what the invitation grants.
 	Administrator bool
 	// Prefix begins the keys of the objects in an etcd that others run; "" if the control plane has an etcd of its own.
 	Prefix string
-	// Known says that there is a Node of the name.
+	// Known means that a Node with the name exists.
 	Known bool
 }
 
 // Reasons why a control plane is not invited.
 var (
-	// ErrNotAdministrator says that the user may not do everything.
+	// ErrNotAdministrator says that the user does not have all rights.
 	ErrNotAdministrator = errors.New("not an administrator")
 	// ErrOwnStore says that no other host reaches the objects.
 	ErrOwnStore = errors.New("an etcd of its own")
-	// ErrKnown says that the name is another host's.
+	// ErrKnown says that the name belongs to another host.
 	ErrKnown = errors.New("a name in use")
 )
 
@@ -63,8 +63,8 @@ func (q Invite) Validate() error {
 	return nil
 }
 
-// Keys are what a host needs to be a control plane of the objects of another one. Their text must not get into logs,
-// errors, or files that others may read.
+// Keys are what a host needs to be a control plane of the objects of another one. They must not get into logs, errors,
+// or files that others may read.
 type Keys struct {
 	// CACert, CAKey and ServiceAccountKey are the files of the certificate authority.
 	CACert            []byte `json:"caCert"`
@@ -78,13 +78,13 @@ type Keys struct {
 	Prefix string `json:"prefix"`
 }
 
-// String keeps the keys out of everything that prints values.
+// String keeps the keys out of all formatted output.
 func (k Keys) String() string { return "keys of the control plane" }
 
 // GoString does the same.
 func (k Keys) GoString() string { return k.String() }
 
-// Wanted is what a host expects of the keys that it gets.
+// Wanted is what a host expects of the keys that it receives.
 type Wanted struct {
 	// From is the address of the control plane.
 	From string
@@ -118,7 +118,7 @@ func (k Keys) Check(w Wanted) error {
 
 // Joining are the facts that decide what a start with an invitation of a control plane does.
 type Joining struct {
-	// File is the path of the invitation, and Gone says that it does not exist.
+	// File is the path of the invitation, and Gone means that it does not exist.
 	File string
 	Gone bool
 	// Invited says that the file is an invitation: of Kind, for Name, by a control plane with Authority, which is the hash
@@ -135,7 +135,7 @@ type Joining struct {
 	// Etcd is the path of an etcd in the data directory, and Used that of something which shows that it has had objects;
 	// "" if there is none.
 	Etcd, Used string
-	// Store says that the store is known, by flags or by the data directory.
+	// Store means that the store is known, from flags or from the data directory.
 	Store bool
 }
 

@@ -19,8 +19,8 @@ type Epoch int64
 // a later epoch are valid, too: they were issued before an older backup was restored.
 func (present Epoch) Counts(given Epoch) bool { return given >= present }
 
-// Next returns the epoch after a revocation. It is derived from the time, so that it is later than
-// epochs that a restored backup does not know.
+// Next returns the epoch after a revocation. It is derived from the time, and so is later than epochs that a restored
+// backup does not know.
 func (present Epoch) Next(now time.Time) Epoch { return max(present+1, Epoch(now.Unix())) }
 
 // Invitation is an invitation as the API server stores it, without the secret.
@@ -33,8 +33,8 @@ type Invitation struct {
 	Epoch   Epoch     `json:"epoch"`
 	// Key is the hash of the public key for which the invitation was used, or "".
 	Key string `json:"key,omitempty"`
-	// Seal proves that a control plane has written an invitation of a control plane: users who may write Secrets could
-	// invite themselves otherwise. It is "" for a node.
+	// Seal proves that a control plane has written an invitation of a control plane: otherwise users who may write Secrets
+	// could invite themselves. It is "" for a node.
 	Seal string `json:"seal,omitempty"`
 }
 
@@ -85,7 +85,8 @@ func (i Invitation) Use(kind Kind, key string) (Invitation, error) {
 	return i, nil
 }
 
-// RenewalPause is the longest pause between two looks whether a certificate is due: hosts sleep, and clocks are set.
+// RenewalPause is the longest pause between two checks whether a certificate is due: hosts sleep, and clocks are
+// changed.
 const RenewalPause = time.Hour
 
 // Renew returns how long to wait until a certificate is renewed: after two thirds of its life, and at most
@@ -120,17 +121,17 @@ const (
 	maxIntents    = 63
 )
 
-// HostIntents returns the name of the intent log of a host's controllers. Each node has another one.
+// HostIntents returns the name of the intent log of a host's controllers. Each node has its own.
 func HostIntents(node string) string { return logName(hostIntents, node) }
 
-// DriverIntents returns the name of the intent log of a driver: of all processes that may call its controller, the one
-// that holds the driver's leases writes it. Each driver has another one.
+// DriverIntents returns the name of the intent log of a driver. Of all processes that may call the driver's controller,
+// only the holder of the driver's leases writes it. Each driver has its own log.
 func DriverIntents(driver string) string { return logName(driverIntents, driver) }
 
 // IsOfDriver says whether an intent log of this name is that of a driver.
 func IsOfDriver(log string) bool { return strings.HasPrefix(log, driverIntents) }
 
-// logName returns a name for an object. A hash tells names apart that are too long or have upper case.
+// logName returns a name for an object. A hash distinguishes names that are too long or contain upper case.
 func logName(prefix, of string) string {
 	name := prefix + strings.ToLower(of)
 	if len(name) <= maxIntents && strings.HasSuffix(name, of) {

@@ -17,7 +17,7 @@ type Facts struct {
 	Holder string
 	// Duration is how long others wait after the holder's last renewal, as the lease records it.
 	Duration time.Duration
-	// Mark is what the holder, or an earlier one, has written with Mark.
+	// Mark is the mark of the holder, or of an earlier one.
 	Mark string
 	// Unchanged is how long this process has seen the lease as it is.
 	Unchanged time.Duration
@@ -29,7 +29,7 @@ type Facts struct {
 type Plan struct {
 	// Take says that the process writes the lease as its holder.
 	Take bool
-	// Wait is how long a lease that is not taken remains another's, if it does not change.
+	// Wait is how long a lease that is not taken still belongs to its holder, if it does not change.
 	Wait time.Duration
 	// Because says why, in a sentence.
 	Because string
@@ -78,19 +78,19 @@ type Elsewhere struct {
 	Renewed bool
 }
 
-// Start is what a process does that has looked for others which call the driver.
+// Start is the decision of a process that has looked for others which call the driver.
 type Start struct {
 	// Refuse says why it must not start; empty if it may.
 	Refuse string
-	// Wait is how long it takes until more is known; 0 if all is.
+	// Wait is the time until more is known; 0 if everything is known.
 	Wait time.Duration
 	// For says what is waited for.
 	For string
 }
 
-// Beside decides whether a process may call a driver beside those who hold leases elsewhere. A holder that lives renews
-// its lease; one that has not done so for the recorded duration does not work. It takes this process that long to know,
-// because clocks are not compared.
+// Beside decides whether a process may call a driver while others elsewhere may hold its leases. A live holder renews
+// its lease; one that has not done so for the recorded duration does not work. This process has to observe that for as
+// long, because clocks are not compared.
 func Beside(all []Elsewhere) Start {
 	var start Start
 	for _, l := range all {
@@ -125,8 +125,8 @@ type Times struct {
 	Retry time.Duration
 }
 
-// LongDuration is how long upstream's sidecars wait for the leases of a leader that was killed, but for the first one.
-// A person who goes back to them in such a moment waits for no longer.
+// LongDuration is how long upstream's sidecars wait for all leases of a killed leader but the first. A user who
+// switches back to them at such a moment waits no longer than that.
 const LongDuration = 2 * time.Minute
 
 // First returns the times of the only lease of a process, or of its first one. It is renewed at a time after the retry
@@ -163,7 +163,7 @@ func (t Times) Again(left time.Duration) time.Duration {
 	return min(t.Retry, max(left/4, 100*time.Millisecond))
 }
 
-// Limit returns the time limit of one request, so that there is time for another one before the deadline.
+// Limit returns the time limit of one request, which leaves time for another one before the deadline.
 func (t Times) Limit(left time.Duration) time.Duration {
 	return max(min(left, t.Deadline)/2, 100*time.Millisecond)
 }

@@ -1,5 +1,5 @@
-// Package migrate decides how one volume is moved from its in-tree Flex plugin to the CSI driver by
-// which the bridge serves the same Flex driver, and back.
+// Package migrate decides how one volume moves from its in-tree Flex plugin to the CSI driver as which the bridge
+// serves the same Flex driver, and back.
 //
 // The source of a PersistentVolume is immutable, so both objects, volume and claim, are saved,
 // deleted and created again under their old names. The data is never touched. Life cycle: the caller

@@ -34,7 +34,7 @@ func Next(f Facts) Step {
 			return f.step(Nothing, volume.ReasonMigrated, volume.Actor{},
 				"volume %s was moved to driver %s", f.Name, driverOf(f.Volume))
 		}
-		// The volume of that journal has had its end; this is another one.
+		// The volume of that journal has reached its end; this is another one.
 		return firstStep(f)
 	}
 	if foreign := cmp.Or(f.foreignObject(), f.otherClaim(f.Journal.Back)); foreign != "" {
@@ -150,9 +150,8 @@ func (f Facts) foreignObject() string {
 	return ""
 }
 
-// otherClaim describes another claim than the saved one that is bound to the volume by now: it could be
-// in use, and would lose its volume. A volume that had no claim, and already has the right source,
-// may have any.
+// otherClaim describes a claim other than the saved one that has been bound to the volume since: it could be in use,
+// and would lose its volume. A volume that had no claim, and already has the right source, may have any.
 func (f Facts) otherClaim(back bool) string {
 	if f.Volume == nil || f.Volume.Spec.ClaimRef == nil {
 		return ""
@@ -226,7 +225,7 @@ func (f Facts) create() Step {
 	return s
 }
 
-// complete completes everything else after the volume has its new source.
+// complete finishes everything else after the volume has its new source.
 func (f Facts) complete() Step {
 	pv, saved := f.Volume, f.Journal
 	if s, dying := f.newIsDeleted(); dying {
@@ -327,7 +326,7 @@ func driverOf(pv *corev1.PersistentVolume) string {
 	return "<none>"
 }
 
-// Unfinished tells of a volume whose move, or move back, was begun and is not done.
+// Unfinished reports a volume whose move, or move back, has begun and is not finished.
 func Unfinished(name string, back bool) volume.Because {
 	message := "volume " + name + " is being moved to the bridge, and that is not finished: `volplane flex migrate run " +
 		name + "` goes on, `volplane flex migrate undo " + name + "` turns round"
@@ -349,15 +348,15 @@ type Journal struct {
 	Done bool `json:"done,omitempty"`
 }
 
-// Facts is what a decision about one volume depends on. Objects must be complete and fresh from the
-// API server, because they are saved and created again.
+// Facts are the facts for a decision about one volume. Objects must be complete and fresh from the API server, because
+// they are saved and created again.
 type Facts struct {
 	// Name is the name of the volume.
 	Name string
 	// Journal is nil if the move was not begun.
 	Journal *Journal
-	// Volume is the PersistentVolume with the name, or nil. Claim is the claim that it refers to,
-	// or else the saved volume.
+	// Volume is the PersistentVolume with the name, or nil. Claim is the claim that it refers to, otherwise the saved
+	// volume.
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
 	// Pods are the names of the Pods that use the claim and have not ended.
@@ -379,7 +378,7 @@ const (
 	Wait Verb = "wait"
 	// Save: write the journal of the Step.
 	Save Verb = "save"
-	// Keep: set the reclaim policy Retain, so that the volume survives the deletion of its claim.
+	// Keep: set the reclaim policy Retain, which lets the volume survive the deletion of its claim.
 	Keep Verb = "keep"
 	// DeleteClaim and DeleteVolume: delete the object of the Facts, by its UID.
 	DeleteClaim  Verb = "delete claim"

@@ -14,16 +14,16 @@ import (
 
 // Verdict is what an answer to ControllerModifyVolume means for a claim.
 type Verdict struct {
-	// Volume and Claim are to be written, in this order: whoever restores the claim takes the class from the volume. Nil
-	// is that the object stays as it is.
+	// Volume and Claim are written in this order: a repair of the claim takes the class from the volume. Nil leaves the
+	// object as it is.
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
-	// Because is told to the claim's owner: as a warning at once, or else when all is written.
+	// Because becomes an event of the claim: a warning immediately, any other after all writes.
 	Because volume.Because
 	Warn    bool
 	// Refused says that no call for the class is in progress.
 	Refused bool
-	// Repeat says that the call is made again after a back-off.
+	// Repeat means that the call is repeated after a back-off.
 	Repeat bool
 }
 
@@ -91,14 +91,14 @@ func Begun(c *corev1.PersistentVolumeClaim, class string, now metav1.Time) *core
 	return out
 }
 
-// Refused returns a claim whose class is one of another driver, with the words because. Upstream asks the driver, which
-// refuses; the claim says here what it says there.
+// Refused returns a claim whose class belongs to another driver, with because as the message. Upstream calls the
+// driver, which refuses; the claim shows the same here.
 func Refused(f Facts, because string, now metav1.Time) *corev1.PersistentVolumeClaim {
 	f.Claim = Begun(f.Claim, f.Target(), now)
 	return After(f, volume.Answer{Outcome: volume.Failed, Code: "InvalidArgument", Text: because}, now).Claim
 }
 
-// Cancelled returns the claim without the condition of a change that nobody wants any more.
+// Cancelled returns the claim without the condition of a change that is no longer wanted.
 func Cancelled(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := c.DeepCopy()
 	out.Status.Conditions = slices.DeleteFunc(out.Status.Conditions, isModifying)
@@ -121,7 +121,7 @@ func condition(
 }
 
 // setConditions sets conditions of a claim and leaves the others as they are. The time of a transition stays while
-// status and reason do, as upstream has it.
+// status and reason do, as upstream does.
 func setConditions(
 	c *corev1.PersistentVolumeClaim, now metav1.Time, all ...corev1.PersistentVolumeClaimCondition,
 ) {
@@ -141,7 +141,7 @@ func setConditions(
 	}
 }
 
-// same says whether two states of a claim tell the same, whenever it was looked at.
+// same says whether two states of a claim differ at most in their times.
 func same(a, b *corev1.PersistentVolumeClaim) bool {
 	return *a.Status.ModifyVolumeStatus == *b.Status.ModifyVolumeStatus &&
 		slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, func(x, y corev1.PersistentVolumeClaimCondition) bool {

@@ -19,7 +19,7 @@ type Step int
 
 // Steps of a change.
 const (
-	// Nothing: the volume has the attributes that it should have, or another program's turn.
+	// Nothing: the volume has the right attributes, or another program acts next.
 	Nothing Step = iota
 	// Wait writes to the claim that its class does not exist.
 	Wait
@@ -27,7 +27,7 @@ const (
 	Begin
 	// Modify calls ControllerModifyVolume.
 	Modify
-	// Cancel takes back what the claim says of a change that nobody wants any more.
+	// Cancel removes the status of a change that is no longer wanted.
 	Cancel
 	// Refuse writes to the claim that its volume cannot have the class.
 	Refuse
@@ -44,14 +44,14 @@ type Facts struct {
 	// Refused says that the driver's last answer about the target in the claim's status was a final no: no call for it is
 	// in progress. Without memory of the answer it may be.
 	Refused bool
-	// Due says that a class that the driver has refused for good may be tried again.
+	// Due means that a permanently refused class may be tried again.
 	Due bool
 }
 
 // Plan is the next step and its reason.
 type Plan struct {
 	Step Step
-	// Tell says that the user is warned.
+	// Tell means that the user is warned.
 	Tell    bool
 	Because volume.Because
 }
@@ -85,7 +85,7 @@ func Claim(f Facts) Plan {
 	return change(f, target)
 }
 
-// change decides about a claim whose volume is to get the attributes of class target.
+// change decides about a claim whose volume must get the attributes of class target.
 func change(f Facts, target string) Plan {
 	c, v := f.Claim, f.Volume
 	switch {
@@ -115,7 +115,7 @@ func change(f Facts, target string) Plan {
 }
 
 // missing is the plan for a claim whose class does not exist. A change that may be in progress, or that the claim does
-// not ask for any more, stays begun until the class is there again: nobody else knows its parameters.
+// not ask for any more, stays begun until the class exists again: only the class has its parameters.
 func missing(f Facts, target string) Plan {
 	p := impossible("VolumeAttributesClass " + target + " does not exist")
 	if s := f.Claim.Status.ModifyVolumeStatus; s == nil ||
@@ -126,7 +126,7 @@ func missing(f Facts, target string) Plan {
 	return p
 }
 
-// cancelled is the plan for a claim that asks for nothing any more.
+// cancelled is the plan for a claim that requests nothing any more.
 func cancelled(c *corev1.PersistentVolumeClaim) Plan {
 	p := nothing(volume.ReasonModifyCanceled, volume.Actor{}, "Cancelled modify.")
 	if slices.ContainsFunc(c.Status.Conditions, isModifying) {
@@ -208,8 +208,8 @@ func Parameters(f Facts, metadata bool) map[string]string {
 	return out
 }
 
-// ConditionOf returns the condition of a claim's attributes, as far as the claim tells it: which classes there are, and
-// what the driver can do, is not looked at.
+// ConditionOf returns the condition of a claim's attributes, as far as the claim shows it: existing classes and the
+// driver's capabilities are ignored.
 func ConditionOf(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Condition {
 	f := Facts{Claim: c, Volume: v, Ours: true, Modifies: true}
 	s := c.Status.ModifyVolumeStatus

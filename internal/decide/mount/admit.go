@@ -14,8 +14,8 @@ import (
 // admission is which Pods may have the volume.
 type admission struct {
 	pods []Consumer
-	// label is the label that it is mounted with. remount says that it is mounted with another one for Pods that do not
-	// want it any more.
+	// label is the label that it is mounted with. remount means that the current mount has another one, which no Pod wants
+	// any more.
 	label   string
 	remount bool
 	// own is why other Pods wait, by path; held is the first of these reasons, and has no reason if no Pod waits.
@@ -57,8 +57,8 @@ func inUse(c, holder Consumer) volume.Because {
 		"volume %s is for one Pod only and Pod %s has it", single, name)
 }
 
-// keeps says whether a Pod has the volume and keeps it. If the volume is staged for others in another way meanwhile, it
-// is not published to the Pod again.
+// keeps says whether a Pod has the volume and keeps it. If the volume has been staged for others in another way since,
+// it is not published to the Pod again.
 func (f Facts) keeps(c Consumer) bool {
 	return f.Record.Target(c.Path) != nil && (c.Apart == "" || !f.unpublished(c))
 }
@@ -67,7 +67,7 @@ func (f Facts) keeps(c Consumer) bool {
 func (c Consumer) fits() bool { return c.Refused == "" && c.Apart == "" }
 
 // Misplaced returns why a volume is not mounted on a node for a Pod that does not have it yet, or "": its nodeAffinity,
-// which may change, excludes the node, as another program than volplane's placement may not have seen.
+// which may change, excludes the node, which another scheduler than volplane's placement may not have noticed.
 func Misplaced(pv *corev1.PersistentVolume, n *corev1.Node) string {
 	if pv.Spec.NodeAffinity == nil || topology.Selects(pv.Spec.NodeAffinity.Required, n) {
 		return ""
@@ -76,8 +76,8 @@ func Misplaced(pv *corev1.PersistentVolume, n *corev1.Node) string {
 }
 
 // OneStage says whether a volume that was staged by one object can be published by another one with the same handle:
-// both ask for the same NodeStageVolume. What only the other calls have may differ, and so may the mark of the
-// provisioner, which objects that users make for its volumes often lack.
+// both lead to the same NodeStageVolume. Parameters of the other calls may differ, and so may the provisioner's mark,
+// which is often missing in objects that users create for its volumes.
 func OneStage(x, y *corev1.PersistentVolume) bool {
 	staged := func(pv *corev1.PersistentVolume) corev1.CSIPersistentVolumeSource {
 		s := *pv.Spec.CSI

@@ -2,21 +2,21 @@ package mount
 
 import "volplane.dev/volplane/internal/volume"
 
-// Observed is what the host shows at a path after a call of the driver.
+// Observed is the state of a path on the host after a driver call.
 type Observed struct {
 	// Mounted says that something is mounted there, Device that the volume's block device is; Unreadable that the mount
 	// table cannot be read.
 	Mounted, Device, Unreadable bool
-	// Dead says that what was mounted there before the call will never answer again.
+	// Dead means that the earlier mount there will never respond again.
 	Dead bool
 }
 
 // PhaseAfterCall returns the phase of a path after the driver was called to stage or publish the volume there. before
 // is the phase that it had, to which it returns if the call had no effect.
 //
-// A final code says that this call had no effect, but not that earlier ones had none. Codes of internal errors are not
-// trusted, and none is while something is at the path: the driver is asked to undo the step. Before the first call the
-// path was free. A driver that reports a lack of resources may have done a part.
+// A final code means that this call had no effect, but not that earlier ones had none. Codes of internal errors are not
+// trusted, and no code is while something is at the path: the driver is then called to undo the step. Before the first
+// call the path was free. A driver that reports a lack of resources may have done a part.
 func PhaseAfterCall(v Verb, before Phase, answer volume.Answer, seen Observed) Phase {
 	begun, done := Publishing, Published
 	if v == Stage {
@@ -35,7 +35,7 @@ func PhaseAfterCall(v Verb, before Phase, answer volume.Answer, seen Observed) P
 	return before
 }
 
-// Removal is what is left to do after the driver was called to unmount a volume.
+// Removal is the remaining work after the driver was called to unmount a volume.
 type Removal int
 
 // Removals.
@@ -71,15 +71,15 @@ func Removed(answer volume.Answer, seen Observed) Removal {
 	return Gone
 }
 
-// UnstageRefused says whether a driver has refused to unstage a volume because of something that is not its own, such
-// as a process that has the volume: the call has ended, and will do nothing later. An internal error says neither.
+// UnstageRefused says whether a driver has refused to unstage a volume because of an external cause, such as a process
+// that uses the volume: the call has ended, and will have no later effect. An internal error proves neither.
 func UnstageRefused(answer volume.Answer) bool {
 	return answer.Outcome == volume.Failed && answer.Code == "FailedPrecondition"
 }
 
 // Stale says whether the mounts of a volume belong to an earlier attachment than the present one. The volume was
 // detached by force in between, and another node may have written to it, which a filesystem that stayed mounted does
-// not know. Mounts of running Pods stay. unstage says that only the staged mount is left and must be removed.
+// not notice. Mounts of running Pods stay. unstage says that only the staged mount is left and must be removed.
 func Stale(r *Record, attachment string, wanted []Consumer) (stale, unstage bool) {
 	if r == nil || r.Attachment == "" || r.Attachment == attachment {
 		return false, false
@@ -99,16 +99,16 @@ func Stale(r *Record, attachment string, wanted []Consumer) (stale, unstage bool
 type Failure struct {
 	// Answer is the error; its code is empty if the driver was not called.
 	volume.Answer
-	// Obstacle says that the host or the API prevents the step, and a person has to change that.
+	// Obstacle means that the host or the API prevents the step, and a user has to remove the cause.
 	Obstacle bool
 	// NotDone says that the driver reported success without the effect.
 	NotDone bool
-	// OtherID says that the volume is attached to the node under another id than the driver's of now.
+	// OtherID says that the volume is attached to the node under another id than the driver's current one.
 	OtherID bool
 }
 
-// StepFailed is the reason of a step that failed. A person is next when something is in the way, the driver when it
-// did not answer or has not done what it says, and otherwise the node, which tries again after a back-off.
+// StepFailed is the reason of a step that failed. A user acts next if an obstacle prevents it, the driver if it did not
+// respond or did not do what it reported, and otherwise the node, which tries again after a back-off.
 func StepFailed(v Verb, driver, node string, c Failure) volume.Because {
 	next := volume.NodeAgent(node)
 	switch {
@@ -122,8 +122,8 @@ func StepFailed(v Verb, driver, node string, c Failure) volume.Because {
 	return failed(v, node, c.Answer, next)
 }
 
-// AskNext says whether a driver is asked for the health of its next volume: one that does not answer
-// would not answer for the others either.
+// AskNext says whether a driver is queried about its next volume: one that does not respond would not respond for the
+// others either.
 func AskNext(answer volume.Answer) bool {
 	return answer.Code != "DeadlineExceeded" && answer.Code != "Unavailable"
 }

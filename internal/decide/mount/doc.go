@@ -1,5 +1,5 @@
-// Package mount decides what a node agent does next with one volume: mark it
-// in use, stage, publish, bind, grow, and all of that backwards.
+// Package mount decides what a node agent does next with one volume: mark it in use, stage, publish, bind, grow, and
+// the reverse of these steps.
 //
 // Life cycle: the agent gathers Facts about one volume (who wants it, what its
 // journal record says, what the mount table shows, whether it is attached),

@@ -8,17 +8,15 @@ import (
 
 // State is the state of a mounted volume, according to its driver and its node.
 type State struct {
-	// DriverProblems is what the driver says is wrong with it; empty when nothing.
+	// DriverProblems is what is wrong with it according to the driver; empty if nothing is.
 	DriverProblems string
-	// ReadOnly says that its filesystem takes no writes any more, though it was
-	// mounted to be written to.
+	// ReadOnly means that its filesystem no longer accepts writes, although the mount is writable.
 	ReadOnly bool
-	// Total and Available are its bytes, Inodes and InodesAvailable its inodes;
-	// a total of 0 says that they are not known.
+	// Total and Available are its bytes, Inodes and InodesAvailable its inodes; a total of 0 means that they are unknown.
 	Total, Available, Inodes, InodesAvailable int64
 }
 
-// Room that is not worth the name: a filesystem keeps some of its own.
+// Less than this does not count as room: a filesystem keeps some for itself.
 const (
 	fullShare = 100
 	fullBytes = 16 << 20
@@ -29,8 +27,8 @@ func (s State) full() bool {
 	return s.Total > 0 && s.Available <= min(s.Total/fullShare, fullBytes)
 }
 
-// Problems returns what is wrong with a volume, empty if nothing is, and who acts first. The text
-// changes only if the problems do.
+// Problems returns what is wrong with a volume, empty if it is healthy, and who acts first. The text changes only if
+// the problems do.
 func (s State) Problems(driver, node string) (text string, next volume.Actor) {
 	var all []string
 	add := func(what string, who volume.Actor) {

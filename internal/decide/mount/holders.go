@@ -7,17 +7,17 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Holder is a process that keeps a mount in use; without a PID it is the kernel, and Use says for what.
+// Holder is a process that keeps a mount in use; without a PID it is the kernel, and Use says why.
 type Holder struct {
 	PID int
-	// Command is the name of its program, Use what the process has of the mount.
+	// Command is the name of its program, and Use how the process uses the mount.
 	Command, Use string
 	// Namespace is its mount namespace, empty when that is the node agent's.
 	Namespace string
 }
 
-// InUse adds what keeps a mount in use to the reason of a failed unmount. The users of the mount act next if
-// only the node would otherwise, which retries.
+// InUse adds the users of a mount to the reason of a failed unmount. They act next if otherwise only the node would,
+// which retries.
 func InUse(b volume.Because, node string, holders []Holder) volume.Because {
 	if len(holders) == 0 {
 		return b

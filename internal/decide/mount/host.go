@@ -8,7 +8,7 @@ import (
 )
 
 // BindOptions are the options of a mount at a host path. SUID lets programs change the user, Dev lets devices be
-// opened: neither is so unless a Pod asks for it. The others take something from what the volume itself allows.
+// opened: both are off unless a Pod asks for them. The others restrict what the volume itself allows.
 type BindOptions struct{ SUID, Dev, ReadOnly, NoExec, NoAtime, NoDirAtime bool }
 
 // fields returns the options by their words in mount(8); each word has an opposite.

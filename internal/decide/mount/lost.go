@@ -5,7 +5,7 @@ import "volplane.dev/volplane/internal/volume"
 // Loss is how a Pod has lost a mount.
 type Loss string
 
-// Losses: the server of the mounted filesystem has died, or somebody has unmounted it.
+// Losses: the server of the mounted filesystem has died, or a user has unmounted it.
 const (
 	Died   Loss = "died"
 	Undone Loss = "unmounted"
@@ -19,9 +19,9 @@ func (l Loss) says() string {
 	return "is gone, because another program has unmounted it"
 }
 
-// Lost returns how Pods that want the volume have lost it, by the paths of their targets: the volume was there, and a
-// Pod may be running that is without it. A loss ends when the Pod has the volume again, and not when a step fails that
-// should bring it back.
+// Lost returns how Pods that want the volume have lost it, by the paths of their targets: the volume was mounted, and a
+// Pod may be running without it. A loss ends when the Pod has the volume again, not when a step that should restore it
+// fails.
 func (f Facts) Lost() map[string]Loss {
 	if f.Record == nil {
 		return nil

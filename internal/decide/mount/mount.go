@@ -9,7 +9,7 @@ import (
 // Facts is what the agent knows of one volume on one node.
 type Facts struct {
 	Driver, Handle, Volume, Node string
-	// Known says that the volume's object exists.
+	// Known means that the volume's object exists.
 	Known bool
 	Block bool
 	// Refused says why the volume may not be mounted although it exists; empty if it may.
@@ -19,7 +19,7 @@ type Facts struct {
 	Ephemeral bool
 	// DriverReady says that the driver is registered; CanStage that it stages.
 	DriverReady, CanStage bool
-	// Absent is the reason for which the driver is not registered, if it is known.
+	// Absent is the reason why the driver is not registered, if it is known.
 	Absent volume.Because
 	// AttachRequired says that the volume must be attached first; Attached
 	// that the node's volumesAttached has it.
@@ -34,11 +34,10 @@ type Facts struct {
 	Record *Record
 	// Verify says that the mount table is read, and preferred to Record.
 	Verify bool
-	// Mounted are the paths at which something is mounted, or at which a device
-	// is that was published. Dead are those of them whose filesystem will never
-	// answer again, because its server is gone.
+	// Mounted are the paths at which something is mounted, or at which a published device exists. Dead are those of them
+	// whose filesystem will never respond again, because its server is gone.
 	Mounted, Dead map[string]bool
-	// Bare are the paths of the record at which nothing at all is mounted, not even a part.
+	// Bare are the paths of the record at which nothing is mounted, not even partially.
 	Bare map[string]bool
 	// Covered names, by path, the filesystem that is mounted there over the volume.
 	Covered map[string]string
@@ -47,24 +46,25 @@ type Facts struct {
 // Consumer is a Pod that wants the volume at a path.
 type Consumer struct {
 	UID, Namespace, Name, Path string
-	// Volume is the name of the PersistentVolume by which the Pod wants it: several may have its handle.
+	// Volume is the name of the PersistentVolume through which the Pod uses the volume: several may have its handle.
 	Volume   string
 	ReadOnly bool
 	// SinglePod says that this object is for one Pod only.
 	SinglePod bool
-	// Apart names the object by which the volume is staged, if the Pod's object needs it to be staged in another way.
+	// Apart names the PersistentVolume with which the volume is staged, if the Pod's own PersistentVolume needs different
+	// staging.
 	Apart string
-	// Grow is the size in bytes that the node has to grow the volume to for the Pod's claim; 0 when nothing is asked.
+	// Grow is the size in bytes to which the node has to grow the volume for the Pod's claim; 0 means no growth.
 	Grow int64
-	// HostPath is a directory of the host at which the volume is mounted, too.
+	// HostPath is a directory of the host at which the volume is also mounted.
 	HostPath string
 	// HostOptions are those of the mount there.
 	HostOptions BindOptions
-	// UnmountEnds says that whoever unmounts the host path by hand wishes that the Pod ends.
+	// UnmountEnds means that unmounting the host path by hand ends the Pod.
 	UnmountEnds bool
 	// Due says that a repeated call is due, because the driver has requiresRepublish.
 	Due bool
-	// Label is the SELinux label that the Pod asks for the mount; Refused says why the Pod's wish cannot be met.
+	// Label is the SELinux label that the Pod requests for the mount; Refused says why the request cannot be met.
 	Label, Refused string
 }
 
@@ -214,7 +214,7 @@ func (p *planner) removeUnwanted(wanted []Consumer) {
 	p.endUses(wanted)
 }
 
-// endUses ends the uses whose host paths were unmounted by hand, if that is their end.
+// endUses ends the uses whose host paths were unmounted by hand, if that is meant to end them.
 func (p *planner) endUses(wanted []Consumer) {
 	for _, c := range wanted {
 		if p.f.ended(c) {
@@ -262,16 +262,16 @@ func (p *planner) teardown() Plan {
 	}
 }
 
-// stagingRenewable says whether the staged mount is dead and can be replaced, and no Pod has a mount
-// that works: such a mount is worth more than the next Pod.
+// stagingRenewable says whether the staged mount is dead and can be replaced, and no Pod has a working mount: such a
+// mount takes precedence over a new Pod.
 func (f Facts) stagingRenewable() bool {
 	r := f.Record
 	return r.Stage == Staged && f.renewable(r.StagingPath) &&
 		!slices.ContainsFunc(r.Targets, func(t Target) bool { return f.Mounted[t.Path] && !f.Dead[t.Path] })
 }
 
-// mountFor mounts the volume for those who want it. Unmounts come first; they delay no Pod unless only
-// one Pod may have the volume.
+// mountFor mounts the volume for the Pods that want it. Unmounts come first; they delay no Pod unless only one Pod may
+// have the volume.
 func (p *planner) mountFor(a admission) Plan {
 	r, wanted := p.f.Record, a.pods
 	switch {
@@ -290,8 +290,8 @@ func (p *planner) mountFor(a admission) Plan {
 }
 
 // unstageFirst says that a volume whose unstaging has begun must be unstaged before it is staged again. If the driver
-// has refused that, for which a process that never ends may be the reason, it is asked to stage the volume as it is, as
-// kubelets do: NodeStageVolume is idempotent.
+// has refused to unstage it, perhaps because of a process that never ends, the volume is staged as it is, as kubelets
+// do: NodeStageVolume is idempotent.
 func (r *Record) unstageFirst() bool { return r.Stage == Unstaging && !r.UnstageRefused }
 
 // addMounts adds the actions that mount the volume, or returns the plan if they have to wait.
@@ -372,7 +372,7 @@ func (p *planner) prepare() (Plan, bool) {
 			"there is no volume %s to mount", p.f.Volume)), true
 	}
 	if !p.f.DriverReady && p.f.Absent.Reason != "" {
-		return p.driverMissing(), true // what it would refuse is not known before it is there
+		return p.driverMissing(), true // what it would refuse is unknown until it is registered
 	}
 	if p.f.Refused != "" {
 		return p.refuse(volume.Say(volume.ReasonFailedMount, volume.User(), p.f.Refused)), true
@@ -422,7 +422,7 @@ func (p *planner) grow(wanted []Consumer, held volume.Because) Plan {
 	return p.plan(volume.ReasonMounted, volume.Actor{}, "volume %s is mounted on node %s", f.Volume, f.Node)
 }
 
-// growNeeded returns a Pod of each object for whose claim the node has to expand the volume. CSI forbids to repeat a
+// growNeeded returns a Pod of each object for whose claim the node has to expand the volume. CSI forbids repeating a
 // refused expansion before something has changed, so it waits for the next mount.
 func (f Facts) growNeeded(wanted []Consumer) []Consumer {
 	if !f.DriverReady || !f.Known || len(f.Covered) > 0 {
@@ -438,8 +438,8 @@ func (f Facts) growNeeded(wanted []Consumer) []Consumer {
 	return out
 }
 
-// stagingGivenUp says that the outcome of staging is unknown, and that the driver has come back without it: it is not
-// asked again, and what it may have mounted is taken away.
+// stagingGivenUp says that the outcome of staging is unknown, and that the driver has come back without that
+// capability: it is not called again, and whatever it may have mounted is removed.
 func (f Facts) stagingGivenUp() bool {
 	return f.Record.Stage == Staging && f.DriverReady && !f.CanStage
 }

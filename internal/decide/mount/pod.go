@@ -18,8 +18,7 @@ type Use struct {
 	Pod *corev1.Pod
 	// Name is the volume's name within the Pod.
 	Name string
-	// ClaimName is the claim's name; Ephemeral says that the claim is to be
-	// made for this Pod.
+	// ClaimName is the claim's name; Ephemeral says that the claim is created for this Pod.
 	ClaimName string
 	Ephemeral bool
 	ReadOnly  bool
@@ -73,8 +72,8 @@ type Place struct {
 	Because volume.Because
 }
 
-// Pod returns where the volumes of a Pod are mounted, by their names in the Pod, and nil while one is not. The message
-// of its condition tells the paths, or the reason of the first one that is missing. refused is an error of the Pod
+// Pod returns where the volumes of a Pod are mounted, by their names in the Pod, or nil while one is missing. The
+// message of its condition has the paths, or the reason for the first missing volume. refused is an error of the Pod
 // itself, or empty.
 func Pod(refused string, places []Place) (map[string]string, volume.Because) {
 	if refused != "" {
@@ -98,8 +97,7 @@ func Pod(refused string, places []Place) (map[string]string, volume.Because) {
 	return paths, volume.Say(volume.ReasonMounted, volume.Actor{}, strings.Join(at, ", "))
 }
 
-// CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays
-// nobody.
+// CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays no Pod.
 func CallInFlight(f Facts, v Verb) volume.Because {
 	say := func(r volume.Reason, method string) volume.Because {
 		return volume.Sayf(r, volume.Driver(f.Driver), "driver %s was called to %s volume %s on node %s (%s) and has not "+
@@ -125,7 +123,7 @@ func Busy(driver, node string) volume.Because {
 		"may run at the same time; this one waits for a slot", driver, node)
 }
 
-// Failed explains a failed step by the text of its error. If the text does not show who acts next, it is next.
+// Failed explains a failed step with the text of its error. If the text does not show who acts next, next does.
 func Failed(v Verb, node, cause string, next volume.Actor) volume.Because {
 	return failed(v, node, volume.AnswerIn(cause), next)
 }
@@ -144,8 +142,8 @@ func failed(v Verb, node string, a volume.Answer, next volume.Actor) volume.Beca
 	return b
 }
 
-// whoClearsHost returns who acts next if the cause is a problem of the node's host, by the kernel's
-// words for it, which drivers do not translate; zero for other problems.
+// whoClearsHost returns who acts next if the cause is a problem of the node's host, according to the kernel's error
+// text, which drivers do not translate; zero for other problems.
 func whoClearsHost(text, node string) volume.Actor {
 	for _, words := range []string{"no space left on device", "read-only file system"} {
 		if strings.Contains(text, words) {
@@ -160,8 +158,8 @@ func whoClearsHost(text, node string) volume.Actor {
 	return volume.Actor{}
 }
 
-// Lifecycle says why a driver does not support ephemeral or persistent volumes; empty if it does. known
-// says whether there is a CSIDriver object, modes is its list.
+// Lifecycle says why a driver does not support ephemeral or persistent volumes; empty if it does. known says whether
+// the CSIDriver object exists, and modes is its list.
 func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode, ephemeral bool) string {
 	want := storagev1.VolumeLifecyclePersistent
 	if ephemeral {
@@ -197,7 +195,7 @@ func InvalidName(what, name string) volume.Because {
 		"the %s, %.100q, cannot be the name of a directory", what, name)
 }
 
-// Full is the reason of a Pod that is given up because its node has reached a driver's attach limit.
+// Full is the reason of a Pod that fails because its node has reached a driver's attach limit.
 func Full(pv, driver, node, cause string) volume.Because {
 	return volume.Sayf(volume.ReasonAttachLimit, volume.User(),
 		"node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
@@ -228,8 +226,8 @@ func Refused(socket, driver, cause string, next volume.Actor) volume.Because {
 	return b
 }
 
-// NotRun is the reason of a driver that a node runs, or of a file about one, that cannot be used; driver is empty if
-// the file does not tell it.
+// NotRun is the reason for a driver of a node, or a file about one, that cannot be used; driver is empty if the file
+// does not name it.
 func NotRun(about, driver, cause, node string) volume.Because {
 	b := volume.Sayf(volume.ReasonRegistrationRefused, volume.Administrator(node),
 		"%s cannot be used: %.900s", about, cause)

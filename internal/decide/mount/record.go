@@ -38,8 +38,8 @@ type SecretRef struct {
 type Record struct {
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
-	// Volume is the name of the PersistentVolume by which the volume is staged; if it is not, of the first by which it was
-	// published.
+	// Volume is the name of the PersistentVolume with which the volume is staged; if it is not staged, that of the first
+	// with which it was published.
 	Volume string `json:"volume"`
 	Block  bool   `json:"block,omitempty"`
 	// Ephemeral says that a Pod itself named the volume; Volume is its name in
@@ -55,17 +55,17 @@ type Record struct {
 	GrowSecret    *SecretRef `json:"growSecret,omitempty"`
 	// MoreSecrets are those of other PersistentVolumes with the handle.
 	MoreSecrets []SecretRef `json:"moreSecrets,omitempty"`
-	// SecretsUnknown says that the driver may have received Secrets that are not recorded: the record
-	// was rebuilt after the volume's object was gone.
+	// SecretsUnknown means that the driver may have received Secrets that are not recorded: the record was rebuilt after
+	// the volume's object was gone.
 	SecretsUnknown bool `json:"secretsUnknown,omitempty"`
-	// Label is the SELinux label that the volume was mounted with; empty if it has none. LabelUnknown says that the
-	// record was rebuilt, and the label is not known.
+	// Label is the SELinux label that the volume was mounted with; empty if it has none. LabelUnknown means that the
+	// record was rebuilt without knowing the label.
 	Label        string `json:"seLinuxLabel,omitempty"`
 	LabelUnknown bool   `json:"seLinuxLabelUnknown,omitempty"`
 	// Stage is empty for a driver that does not stage.
 	Stage Phase `json:"stage,omitempty"`
-	// UnstageRefused is that of the driver's last answer to NodeUnstageVolume. It is not written to the journal, because
-	// after a crash it is not known whether a call is still under way.
+	// UnstageRefused describes the driver's last answer to NodeUnstageVolume. It is not written to the journal, because
+	// after a crash it is unknown whether a call is still in flight.
 	UnstageRefused bool   `json:"-"`
 	StagingPath    string `json:"stagingPath,omitempty"`
 	// StagingMounted says that the mount table showed StagingPath after the
@@ -73,14 +73,13 @@ type Record struct {
 	StagingMounted bool `json:"stagingMounted,omitempty"`
 	// Filesystem is the type and source of what was mounted at StagingPath.
 	Filesystem string `json:"filesystem,omitempty"`
-	// Short says that the filesystem at StagingPath came with the data of a smaller volume and was not grown yet.
+	// Short means that the filesystem at StagingPath was copied from a smaller volume and has not been grown yet.
 	Short   bool     `json:"short,omitempty"`
 	Targets []Target `json:"targets,omitempty"`
-	// Lost is how Pods have lost the volume, by the paths of targets at which
-	// they had it and do not have it again.
+	// Lost is how Pods have lost the volume, by the paths of the targets that have not been restored.
 	Lost map[string]Loss `json:"lost,omitempty"`
-	// GrowRefused is the largest size that the driver will not grow the volume to as
-	// it is mounted now; 0 when it has not refused.
+	// GrowRefused is the largest size to which the driver refuses to grow the volume as it is mounted now; 0 if it has not
+	// refused.
 	GrowRefused int64 `json:"growRefused,omitempty"`
 	// Boot names the boot of the host in which the phases were reached.
 	Boot string `json:"boot,omitempty"`
@@ -94,8 +93,7 @@ type Target struct {
 	Path         string `json:"path"`
 	ReadOnly     bool   `json:"readOnly,omitempty"`
 	Phase        Phase  `json:"phase"`
-	// Filesystem is the type and source of what was mounted at Path when it was
-	// published; empty when that is not known.
+	// Filesystem is the type and source of the mount at Path when it was published; empty if unknown.
 	Filesystem string `json:"filesystem,omitempty"`
 	// Mounts is how many paths, at Path and below it, something was mounted at
 	// when it was published; 0 is one at most.
@@ -103,8 +101,8 @@ type Target struct {
 	// HostPath is a directory of the host at which the target is bind-mounted; empty if there is none.
 	HostPath  string `json:"hostPath,omitempty"`
 	HostPhase Phase  `json:"hostPhase,omitempty"`
-	// HostDevice is the number of the filesystem that was bound there, and those
-	// of what is mounted below it, with blanks. The target may show others since.
+	// HostDevice has the device numbers of the filesystem that was bound there and of the mounts below it, separated by
+	// blanks. The target may show others since.
 	HostDevice string `json:"hostDevice,omitempty"`
 }
 
@@ -162,8 +160,8 @@ func (r *Record) Target(path string) *Target {
 	return nil
 }
 
-// Attempted returns where a driver was last asked to publish a volume that is published nowhere; it is empty if that
-// came to nothing. ok is false while the volume is being taken away.
+// Attempted returns where the driver was last called to publish a volume that is published nowhere; it is empty if
+// those calls had no effect. ok is false while the volume is being removed.
 func (r *Record) Attempted() (path string, ok bool) {
 	for _, t := range r.Targets {
 		switch t.Phase {
@@ -176,8 +174,7 @@ func (r *Record) Attempted() (path string, ok bool) {
 	return path, r.Stage != Unstaging
 }
 
-// Serves says whether a target is mounted as its Pod asks: published, and bound at the host path, if
-// any.
+// Serves says whether a target is mounted as its Pod requests: published, and bound at the host path, if any.
 func (t *Target) Serves(host string) bool {
 	return t != nil && t.Phase == Published && (host == "" || t.HostPhase == Bound && t.HostPath == host)
 }

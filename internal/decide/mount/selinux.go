@@ -11,7 +11,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Relabels says whether a Pod asks that the files of its volumes are relabelled one by one, and not by a mount option.
+// Relabels says whether a Pod requests that the files of its volumes are relabelled one by one, instead of a mount
+// option.
 func Relabels(pod *corev1.Pod) bool {
 	s := pod.Spec.SecurityContext
 	return s != nil && s.SELinuxChangePolicy != nil && *s.SELinuxChangePolicy == corev1.SELinuxChangePolicyRecursive
@@ -59,8 +60,8 @@ func isLabel(text string) bool {
 	return regexp.MustCompile(`^([\w.-]{1,128}:){3}` + level + `(-` + level + `)?$`).MatchString(text)
 }
 
-// Label returns the label for the mount of a Pod's volume, of the labels of all that use it in the Pod. It is empty if
-// none is asked for; refused says why there can be none.
+// Label returns the label for the mount of a Pod's volume, given the labels of all containers that use it. It is empty
+// if none is requested; refused says why there can be none.
 func Label(labels []string) (one, refused string) {
 	labels = slices.Compact(slices.Sorted(slices.Values(labels)))
 	switch {
@@ -91,8 +92,8 @@ func WithLabel(options []string, label string) []string {
 	return append(slices.Clone(options), fmt.Sprintf("context=%q", label))
 }
 
-// admitLabel admits the Pods that ask for one label: the one that is mounted if a Pod wants that, otherwise that of the
-// first Pod. A filesystem has one label on a node, so the others wait. A Pod that has the volume keeps it as it is.
+// admitLabel admits the Pods that request one label: the mounted one if a Pod wants it, otherwise that of the first
+// Pod. A filesystem has one label on a node, so the others wait. A Pod that has the volume keeps it as it is.
 func (f Facts) admitLabel() admission {
 	a, first := admission{own: map[string]volume.Because{}}, f.labelledBy()
 	if first >= 0 {
@@ -108,8 +109,8 @@ func (f Facts) admitLabel() admission {
 	return a
 }
 
-// labelOf returns the label of the volume if one Pod's counts, and whether it is mounted with another one, which no Pod
-// has any more.
+// labelOf returns the label of the volume, if a Pod determines one, and whether it is mounted with another one, which
+// no Pod has any more.
 func (f Facts) labelOf(c Consumer) (label string, remount bool) {
 	r := f.Record
 	has := r.Target(c.Path) != nil
@@ -124,7 +125,7 @@ func (f Facts) labelOf(c Consumer) (label string, remount bool) {
 	return c.Label, c.Label != r.Label
 }
 
-// labelledBy returns the Pod whose label counts, -1 if no Pod may have the volume.
+// labelledBy returns the index of the Pod that determines the label, -1 if no Pod may have the volume.
 func (f Facts) labelledBy() int {
 	same := func(c Consumer) bool {
 		return c.fits() && f.Record != nil && !f.Record.LabelUnknown && f.Record.Stage != "" && c.Label == f.Record.Label

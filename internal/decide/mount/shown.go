@@ -15,8 +15,8 @@ type Shown struct {
 // IsAbove says whether a directory of the host is above a path.
 func IsAbove(dir, path string) bool { return strings.HasPrefix(path, dir+"/") }
 
-// HideLater returns those of the directories that are above a path and have nothing mounted yet. What is mounted there
-// later hides what is mounted at the path before, and what is written to the path goes to the wrong volume.
+// HideLater returns those of the directories that are above a path and have nothing mounted yet. A later mount there
+// hides an earlier one at the path, and writes to the path go to the wrong volume.
 func HideLater(path string, all []Shown) []Shown {
 	return slices.DeleteFunc(slices.Clone(all), func(s Shown) bool {
 		return s.Mounted || !IsAbove(s.Path, path)

@@ -27,14 +27,14 @@ func (f Facts) stagingCovered() (path string, covered bool) {
 	return f.Record.StagingPath, true
 }
 
-// ended says that somebody has unmounted the host path of a Pod for which that is the wish to end it. Where the volume
-// is not published either, as after a boot, nobody has wished anything.
+// ended says that a user has ended a Pod by unmounting its host path, if the Pod allows that. If the volume is not
+// published either, as after a boot, the missing mount does not mean that.
 func (f Facts) ended(c Consumer) bool {
 	return f.Verify && c.UnmountEnds && f.Record.Target(c.Path).Serves(c.HostPath) && f.Mounted[c.Path] &&
 		!f.Dead[c.Path] && f.Bare[c.HostPath]
 }
 
-// remounts says whether an action replaces a mount that somebody has unmounted.
+// remounts says whether an action replaces a mount that a user has unmounted.
 func (f Facts) remounts(a Action) bool {
 	switch t := f.Record.Target(a.Path); {
 	case a.Verb == Stage:
@@ -73,12 +73,12 @@ func (p *planner) unseen(wanted []Consumer) (Plan, bool) {
 	return Plan{}, false
 }
 
-// deadOnHost says whether a target is alive and what is bound of it at its host path is dead.
+// deadOnHost says whether a target is alive but its bind mount at the host path is dead.
 func (f Facts) deadOnHost(t Target) bool {
 	return f.Verify && f.Mounted[t.Path] && !f.Dead[t.Path] && f.Dead[t.HostPath]
 }
 
-// unmounted explains that what another program has unmounted is mounted again.
+// unmounted explains that a volume is mounted again which another program has unmounted.
 func (p *planner) unmounted() Plan {
 	if !slices.ContainsFunc(p.actions, func(a Action) bool { return a.Verb != Stage && p.f.remounts(a) }) {
 		return p.plan(volume.ReasonMountBroken, p.next,
@@ -97,7 +97,7 @@ func (p *planner) covered(path string) Plan {
 		p.f.Node, p.f.Covered[path], p.f.Volume, path)
 }
 
-// deadStays says why a dead mount is not made again.
+// deadStays says why a dead mount is not replaced.
 func (p *planner) deadStays() Plan {
 	var cause volume.Because
 	switch f := p.f; {

@@ -83,8 +83,7 @@ func Tolerates(o corev1.Toleration, t corev1.Taint) bool {
 	return false
 }
 
-// EvictedAt says whether the taints of a node drive a Pod away, and when; the time
-// is zero when that is at once.
+// EvictedAt says whether the taints of a node drive a Pod away, and when; the time is zero if they do so immediately.
 func EvictedAt(p *corev1.Pod, n *corev1.Node) (at time.Time, going bool) {
 	for _, t := range n.Spec.Taints {
 		if t.Effect != corev1.TaintEffectNoExecute {
@@ -102,7 +101,7 @@ func EvictedAt(p *corev1.Pod, n *corev1.Node) (at time.Time, going bool) {
 	return at, going
 }
 
-// tolerates says whether a Pod tolerates a taint, and for how long; nil is for ever.
+// tolerates says whether a Pod tolerates a taint, and for how long; nil means forever.
 func tolerates(p *corev1.Pod, t corev1.Taint) (stays *time.Duration, tolerated bool) {
 	for _, o := range p.Spec.Tolerations {
 		if !Tolerates(o, t) {

@@ -36,7 +36,7 @@ type LostFacts struct {
 	// Own says that the control plane runs on this node.
 	Own bool
 	// Force says that the user insists although the node is alive, and Fenced that its identity was revoked. Unfenceable
-	// says that nobody here can do that: the node is one of a cluster with kubelets.
+	// means that volplane cannot revoke it: the node belongs to a cluster with kubelets.
 	Force, Fenced, Unfenceable bool
 }
 
@@ -44,9 +44,9 @@ type LostFacts struct {
 type LostPlan struct {
 	// Refused says that nothing is done, and Because why.
 	Refused bool
-	// Fence says that the identity of the host is revoked first, and nothing else is done before.
+	// Fence means that the identity of the host is revoked first, before anything else.
 	Fence bool
-	// Taint says that the Node is to get the taint out-of-service, so that its attachments are taken away by force.
+	// Taint means that the Node gets the taint out-of-service, which removes its attachments by force.
 	Taint bool
 	// Volumes, Contents and Attachments are marked as lost with the node.
 	Volumes     []*corev1.PersistentVolume
@@ -57,15 +57,15 @@ type LostPlan struct {
 	Reselect []*corev1.PersistentVolumeClaim
 	// Pods are deleted with a grace period of 0.
 	Pods []*corev1.Pod
-	// Remove says that the Node is to be deleted: nothing is of it any more.
+	// Remove means that the Node must be deleted: nothing belongs to it any more.
 	Remove bool
 	// Done says that there is nothing left to do.
 	Done    bool
 	Because volume.Because
 }
 
-// Lost decides what is done next about a host that is lost for good. The order never gives one volume to two: the host
-// loses its identity before anything of it is let go, and its Node goes after its Pods and its attachments have gone.
+// Lost decides the next step for a host that is lost for good. The order never gives one volume to two hosts: the host
+// loses its identity before anything of it is released, and its Node is deleted after its Pods and its attachments.
 func Lost(f LostFacts) LostPlan {
 	alive := f.Node != nil && Ready(f.Node)
 	switch {
@@ -97,7 +97,7 @@ func (f LostFacts) step() LostPlan {
 	return p
 }
 
-// marks returns what is let go of a host.
+// marks returns what is released of a host.
 func (f LostFacts) marks() LostPlan {
 	p := LostPlan{Taint: f.Node != nil && !OutOfService(f.Node), Pods: f.Pods, Forget: f.Intents}
 	lost, _, contents := f.made()
@@ -118,7 +118,7 @@ func (f LostFacts) marks() LostPlan {
 	return p
 }
 
-// waits says what a plan waits for.
+// waits describes what a plan waits for.
 func (f LostFacts) waits(p LostPlan) volume.Because {
 	switch {
 	case p.Done:
@@ -133,9 +133,9 @@ func (f LostFacts) waits(p LostPlan) volume.Because {
 	return volume.Say(volume.ReasonNodeGone, volume.Actor{}, "what is of node "+f.Name+" is let go")
 }
 
-// made returns what the host has made: the volumes and the contents of snapshots that only this host had, and the
-// volumes that another node reaches, too. Their data may be there, so they are left alone; so are then its snapshots,
-// which such a node may reach as well.
+// made returns what the host has created: the volumes and snapshot contents that only this host had, and the volumes
+// that another node also reaches. The data of the latter may still exist, so they are left alone, and so are the host's
+// snapshots, which such a node may reach as well.
 func (f LostFacts) made() (lost, shared []*corev1.PersistentVolume, contents []*unstructured.Unstructured) {
 	for _, v := range f.Volumes {
 		if provision.MadeOn(v) != f.Name {
@@ -168,7 +168,7 @@ func (f LostFacts) isElsewhere(v *corev1.PersistentVolume) bool {
 // mostNamed is how many objects a report names of each kind.
 const mostNamed = 20
 
-// LostReport says what is lost with a host, what goes on elsewhere, and what may still run there.
+// LostReport says what is lost with a host, what continues elsewhere, and what may still run there.
 func LostReport(f LostFacts) string {
 	var out strings.Builder
 	list := func(title string, lines []string) {

@@ -12,8 +12,8 @@ import (
 // Facts is what the decision about one node depends on.
 type Facts struct {
 	Node *corev1.Node
-	// Leased says that the Lease of the node was renewed at least once. Otherwise it is not known
-	// that an agent has stopped.
+	// Leased means that the Lease of the node was renewed at least once. Otherwise it is unknown whether an agent has
+	// stopped.
 	Leased bool
 	// Silent is how long the Lease has not changed, by the clock of this process: clocks of other
 	// hosts are not trusted.
@@ -24,7 +24,7 @@ type Facts struct {
 
 // Plan is the decision about a node.
 type Plan struct {
-	// Mark says that the node's condition Ready is to become Unknown.
+	// Mark means that the node's condition Ready becomes Unknown.
 	Mark bool
 	// Wait is the time until the next decision; 0 waits for a change.
 	Wait    time.Duration

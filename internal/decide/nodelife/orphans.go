@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// OrphanFacts is what the decision about the Pods of a missing node depends on.
+// OrphanFacts are the facts for the decision about the Pods of a missing node.
 type OrphanFacts struct {
 	Name string
 	// Node is the Node object, if it exists again.
@@ -30,8 +30,8 @@ type OrphanPlan struct {
 	Because volume.Because
 }
 
-// Orphans decides about the Pods of a node whose object was deleted, which says that the node is
-// gone. A running agent creates its object again within moments; Kubernetes allows the same time.
+// Orphans decides about the Pods of a node whose object was deleted, which means that the node is gone. A running agent
+// creates its object again within moments; Kubernetes allows the same time.
 func Orphans(f OrphanFacts) OrphanPlan {
 	switch {
 	case f.Node != nil:

@@ -1,7 +1,7 @@
 // Package note reads the notes on a Node about drivers: which ones a host of drivers, the bridge, has, and what is
-// wrong with each. Decisions, controllers and the node agent know no more of such drivers; FlexVolume drivers are the
-// only ones, and their words are in decide/flex. Of other drivers there are notes only if something is wrong: they were
-// not registered, or their programs do not run.
+// wrong with each. Decisions, controllers and the node agent know nothing else about such drivers; FlexVolume drivers
+// are the only ones, and their wording is in decide/flex. Other drivers have notes only if something is wrong: they
+// were not registered, or their programs do not run.
 package note
 
 import (
@@ -22,22 +22,21 @@ type Driver struct {
 	Hosted bool
 }
 
-// Hosted says whether a volume's driver belongs to a host of drivers. Nil has none.
+// Hosted says whether a volume's driver belongs to a host of drivers; false for nil.
 func Hosted(v *corev1.PersistentVolume) bool { return v != nil && v.Spec.FlexVolume != nil }
 
 // HostedInline is Hosted for an inline volume of a Pod.
 func HostedInline(v *corev1.Volume) bool { return v.FlexVolume != nil }
 
-// Inherit sets the source of an object that stands for a Pod's inline volume, so that Hosted is
-// equal for both.
+// Inherit sets the source of an object made from a Pod's inline volume: Hosted is then equal for both.
 func Inherit(pv *corev1.PersistentVolume, v *corev1.Volume) {
 	if v.FlexVolume != nil {
 		pv.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: v.FlexVolume.Driver}
 	}
 }
 
-// Of returns what is wrong with each driver of which a Node has notes, by CSI name; "" for a driver of its host that is
-// all right. It is nil if the Node has no valid notes.
+// Of returns what is wrong with each driver that a Node has notes about, by CSI name; "" means a healthy driver of its
+// host. It is nil if the Node has no valid notes.
 func Of(n *corev1.Node) map[string]string {
 	refused, hosted := refusedOn(n), hostedOn(n)
 	if hosted == nil {
@@ -89,7 +88,7 @@ func (d Driver) String() string {
 	return "driver " + d.CSI
 }
 
-// Next returns the driver as the one that acts next.
+// Next returns the driver as the actor that acts next.
 func (d Driver) Next() volume.Actor {
 	if d.Hosted {
 		return volume.FlexDriver(d.Name())
@@ -108,12 +107,12 @@ func (d Driver) Elsewhere() string {
 	return flex.Elsewhere(d.CSI)
 }
 
-// Install returns the words of the command by which the administrator of a node ends what Absent has returned; nil if
-// no driver has to be installed.
+// Install returns the command with which a node's administrator resolves what Absent has returned; nil if no driver has
+// to be installed.
 func Install(b volume.Because) []string { return flex.Install(b) }
 
-// Absent returns why a driver has not registered on a node, and who has to do what. The reason is empty if the notes do
-// not say.
+// Absent returns why a driver has not registered on a node, and who has to act. The reason is empty if the notes do not
+// say.
 func Absent(csi string, n *corev1.Node) volume.Because {
 	if wrong := refusedOn(n)[csi]; wrong != "" {
 		return volume.Sayf(volume.ReasonRegistrationRefused, volume.Administrator(n.Name),

@@ -18,36 +18,36 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Wish says how a volume is to be adopted.
+// Wish says how to adopt a volume.
 type Wish struct {
 	Driver, Handle string
 	// Claim is the name of the claim to create; none is created if it is empty.
 	Claim types.NamespacedName
-	// Name is the name of the PersistentVolume; "" stands for the name with which the volume was
-	// created, or one derived from the handle.
+	// Name is the name of the PersistentVolume; "" means the name under which the volume was created, or one derived from
+	// the handle.
 	Name string
-	// Modes are the access modes; empty stands for ReadWriteOnce.
+	// Modes are the access modes; empty means ReadWriteOnce.
 	Modes []corev1.PersistentVolumeAccessMode
 	// Bytes is the size of the volume if the driver does not report it.
 	Bytes  int64
 	FSType string
-	// Mode is the volume mode; "" stands for that in the driver's records, or Filesystem.
+	// Mode is the volume mode; "" means the one in the driver's records, or Filesystem.
 	Mode       corev1.PersistentVolumeMode
 	Attributes map[string]string
-	// Class is the class of the PersistentVolume and the claim; nil stands for the bundled driver's
-	// own class if the volume is the bundled driver's, and no class otherwise.
+	// Class is the class of the PersistentVolume and the claim; nil means the bundled driver's own class for a volume of
+	// the bundled driver, and otherwise no class.
 	Class *string
-	// Force adopts a volume that may be in use by somebody.
+	// Force adopts a volume that may be in use.
 	Force bool
 }
 
 // Contents is what is on a volume.
 type Contents struct {
-	// Known says that the volume could be read.
+	// Known means that the volume could be read.
 	Known bool
 	// Holds is the filesystem's type, or "".
 	Holds string
-	// Blank says that nothing was ever written.
+	// Blank means that nothing was ever written.
 	Blank bool
 }
 
@@ -66,7 +66,7 @@ type AdoptionFacts struct {
 type Adoption struct {
 	// Create is the PersistentVolume to create.
 	Create *corev1.PersistentVolume
-	// Link is the PersistentVolume, adopted earlier, whose claim reference is to be set.
+	// Link is the PersistentVolume, adopted earlier, whose claimRef must be set.
 	Link *corev1.PersistentVolume
 	// Claim is the claim to create.
 	Claim *corev1.PersistentVolumeClaim
@@ -157,7 +157,7 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	}
 }
 
-// problem returns what is missing in a Wish, or contradicts the facts; "" if nothing does.
+// problem returns what is missing in a Wish, or contradicts the facts; or "".
 func (f AdoptionFacts) problem(e Entry) string {
 	w := f.Wish
 	switch {

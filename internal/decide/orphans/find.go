@@ -32,14 +32,13 @@ func Find(f Facts) Plan {
 	known, tails := f.objects()
 	again := handles(f.Second)
 	making := f.beingCreated()
-	// The bundled driver's handles follow from names. For other drivers, any volume may be the one
-	// that is being created.
+	// The bundled driver's handles follow from names. For other drivers, any volume may be the one being created.
 	unknown := f.Hidden || f.Driver != volume.LocalDriver && slices.ContainsFunc(making, func(name string) bool {
 		return !slices.ContainsFunc(f.First, func(e Entry) bool { return f.madeAs(e, name) })
 	})
 	seen := map[string]bool{}
 	for _, e := range f.First {
-		// What is gone by the second look is being deleted by somebody.
+		// What is gone at the second listing is being deleted by another client.
 		if e.Handle == "" || seen[e.Handle] || known[e.Handle] || tails[lastComponent(e.Handle)] || !again[e.Handle] {
 			continue
 		}
@@ -103,7 +102,7 @@ func (f Facts) beingCreated() []string {
 	return out
 }
 
-// madeAs says whether a volume was created with a name, as far as that is known.
+// madeAs says whether a volume was created with a name, as far as is known.
 func (f Facts) madeAs(e Entry, name string) bool {
 	return e.Name == name || e.Context[keyVolume] == name || strings.Contains(e.Handle, name) ||
 		f.Driver == volume.LocalDriver && e.Handle == localHandle(name)
@@ -158,7 +157,7 @@ var (
 	pvName       = regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 )
 
-// nameOf returns the name of the object that a volume was created for; "" if it is not known.
+// nameOf returns the name of the object for which a volume was created; "" if it is unknown.
 func (f Facts) nameOf(e Entry) string {
 	for _, name := range []string{
 		e.Name, e.Context[keyVolume],
@@ -253,15 +252,14 @@ type Entry struct {
 	Name string
 }
 
-// Facts is what the decision about one driver depends on. The order of the reads matters: a volume
-// that is created or deleted meanwhile is neither an orphan nor missing.
+// Facts is what the decision about one driver depends on. The order of the reads matters: a volume that is created or
+// deleted between them is neither an orphan nor missing.
 type Facts struct {
 	Driver string
 	// Own is the topology segment of the driver's node, if it has one.
 	Own topology.Segment
-	// Before are the PersistentVolumes, which were read first. First is the driver's list, read
-	// after that. Then Claims and Intents were read, then the PersistentVolumes once more (After),
-	// and at last the driver's list (Second).
+	// Before are the PersistentVolumes, which were read first. First is the driver's list, read after that. Then Claims
+	// and Intents were read, then the PersistentVolumes again (After), and finally the driver's list (Second).
 	Before, After []*corev1.PersistentVolume
 	First, Second []Entry
 	Claims        []*corev1.PersistentVolumeClaim
@@ -291,7 +289,7 @@ type Finding struct {
 	// Object is the name of the PersistentVolume, or the name with which the volume was created, if
 	// known.
 	Object string `json:"object,omitempty"`
-	// Claim is "namespace/name" of the claim that the volume was created for, if known.
+	// Claim is "namespace/name" of the claim for which the volume was created, if known.
 	Claim string `json:"claim,omitempty"`
 	// By is the identity of the provisioner that created the volume, if known.
 	By string `json:"by,omitempty"`
@@ -299,7 +297,7 @@ type Finding struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// Nodes are the driver's ids of the nodes that the volume is published to.
 	Nodes []string `json:"nodes,omitempty"`
-	// Doubt says that the volume may be in use by somebody: it is adopted with force only.
+	// Doubt means that the volume may be in use: it is adopted only with Force.
 	Doubt   bool          `json:"doubt,omitempty"`
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`

@@ -76,9 +76,9 @@ func reachable(v *corev1.PersistentVolume, n *corev1.Node) bool {
 	return v.Spec.NodeAffinity == nil || topology.Selects(v.Spec.NodeAffinity.Required, n)
 }
 
-// find gives an unbound claim a free volume or one that will be created, or returns why it cannot.
-// For a claim with a selected node, a volume may be in creation there, so it gets no other one. A
-// selected node that does not exist any more is ignored.
+// find gives an unbound claim a free volume or one that will be created, or returns why it cannot. For a claim with a
+// selected node, a volume may be in creation there, so the claim gets no other one. A selected node that no longer
+// exists is ignored.
 func (s *assignment) find(c Claim) string {
 	selected := volume.SelectedNode(c.Object.Annotations)
 	if selected != s.node.Object.Name && s.exists(selected) {
@@ -100,7 +100,7 @@ func (s *assignment) find(c Claim) string {
 	if why := c.elsewhere(s.node.Object); why != "" {
 		return why
 	}
-	// The free space of the selected node may lack what a volume in creation there has taken.
+	// The free space of the selected node may already exclude a volume in creation there.
 	if selected != s.node.Object.Name {
 		if why := needOf(c).Refuses(s.node.Object); why != "" {
 			return why

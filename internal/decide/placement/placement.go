@@ -34,7 +34,7 @@ type Claim struct {
 	Driver *storagev1.CSIDriver
 	// Capacities are the capacity objects of the class, if the driver wants them to be considered.
 	Capacities []*storagev1.CSIStorageCapacity
-	// Origin says where the data are of which the claim's volume is to be made.
+	// Origin says where the data are from which the claim's volume is created.
 	Origin provision.Origin
 	// Holder is the name of another Pod that uses a ReadWriteOncePod claim, or "".
 	Holder string
@@ -71,7 +71,7 @@ type Plan struct {
 	Select []*corev1.PersistentVolumeClaim
 	// Node is the name of the chosen node, or "".
 	Node string
-	// Bind says whether Node is to be written to the Pod now, because all its claims are bound.
+	// Bind says whether to write Node to the Pod now, because all its claims are bound.
 	Bind bool
 	// Astray says that the Pod has a node which cannot have the volume of one of its claims.
 	Astray  bool
@@ -131,7 +131,7 @@ func astray(f Facts, n *corev1.Node) string {
 }
 
 // elsewhere returns why the volume of a claim cannot be made on a node, because its data are on another one, or "". On
-// a selected node it may have been made already.
+// a selected node it may have been created already.
 func (c Claim) elsewhere(n *corev1.Node) string {
 	if c.Volume != nil || volume.SelectedNode(c.Object.Annotations) == n.Name {
 		return ""
@@ -139,7 +139,7 @@ func (c Claim) elsewhere(n *corev1.Node) string {
 	return c.Origin.Elsewhere(c.Name, n)
 }
 
-// unready returns the plan for a Pod that no node can take because of a claim, or nil.
+// unready returns the plan for a Pod that no node can run because of a claim, or nil.
 func unready(c Claim) *Plan {
 	var p Plan
 	switch {
@@ -199,10 +199,10 @@ func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *core
 // maxNamed is the number of nodes that a message names.
 const maxNamed = 10
 
-// preference returns the order of nodes for a Pod. Better is one whose driver has not refused to make one of the
-// volumes, or did so longer ago, then one that was selected for claims before, because volumes may be in creation
-// there, then one that has the data of new volumes, then the one of whose free space the new volumes take clearly less
-// (StorageCapacityScoring of Kubernetes), then the one with the fewest Pods, then the first by name.
+// preference returns the order of nodes for a Pod. A node is better if its driver has not refused to create one of the
+// volumes, or did so longer ago; then if it was selected for claims before, because volumes may be in creation there;
+// then if it has the data for new volumes; then if the new volumes take clearly less of its free space (Kubernetes'
+// StorageCapacityScoring); then if it has fewer Pods; then by name.
 func preference(f Facts) func(a, b Node) int {
 	taken := map[string]int64{}
 	for _, n := range f.Nodes {
@@ -215,8 +215,8 @@ func preference(f Facts) func(a, b Node) int {
 	}
 }
 
-// refusals returns how late a node's driver has refused to make a volume of a claim, beside those of other nodes; 0 if
-// it has not.
+// refusals returns how recently a node's driver has refused to create a volume for a claim, compared with other nodes;
+// 0 if it has not.
 func refusals(f Facts, n Node) (late int) {
 	for _, c := range f.Claims {
 		if c.Volume == nil {
@@ -226,7 +226,7 @@ func refusals(f Facts, n Node) (late int) {
 	return late
 }
 
-// copies returns how many volumes are to be made of data that are, as far as that is known, on other nodes.
+// copies returns how many of the new volumes have their data, as far as is known, on other nodes.
 func copies(f Facts, n Node) (count int) {
 	for _, c := range f.Claims {
 		if c.Volume == nil && !c.Origin.Has(n.Object) {
@@ -236,7 +236,7 @@ func copies(f Facts, n Node) (count int) {
 	return count
 }
 
-// tenths returns how much of the free space for a node the volumes take that are made for a Pod.
+// tenths returns how much of a node's free space the new volumes of a Pod take.
 func tenths(f Facts, n Node) (sum int64) {
 	for _, c := range f.Claims {
 		if c.Volume == nil && len(c.Capacities) > 0 {
@@ -323,8 +323,8 @@ func untolerated(p *corev1.Pod, n *corev1.Node) string {
 	return ""
 }
 
-// IsUnplaced says whether a claim waits for a node that no Pod will choose: the volume was asked for at once, and each
-// node with its driver makes volumes of its own. Class and driver may be nil.
+// IsUnplaced says whether a claim waits for a node that no Pod will choose: its class binds immediately, and each node
+// with the driver creates its own volumes. Class and driver may be nil.
 func IsUnplaced(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, driver *storagev1.CSIDriver) bool {
 	return MayBeUnplaced(c) && class != nil && !bind.BindsLate(class) && provision.ProvisionerOf(c) == class.Provisioner &&
 		driver != nil && volume.IsNodeLocal(driver.Annotations)
@@ -336,9 +336,9 @@ func MayBeUnplaced(c *corev1.PersistentVolumeClaim) bool {
 		volume.SelectedNode(c.Annotations) == ""
 }
 
-// Unplaced decides on which node the volume of an unplaced claim is made: on any that a Pod without wishes could use
-// and that has room, and whose driver has not refused. Which one it is depends on the claim alone, so that many claims
-// are spread.
+// Unplaced decides on which node the volume of an unplaced claim is made: on a node that a Pod without constraints
+// could use, that has room, and whose driver has not refused. The choice depends on the claim alone, which spreads many
+// claims.
 func Unplaced(c Claim, nodes []Node) Plan {
 	f := Facts{Pod: &corev1.Pod{}, Claims: []Claim{c}, Nodes: nodes}
 	node, why := choose(f, func(a, b Node) int {

@@ -16,9 +16,9 @@ import (
 // Is says whether a control plane runs on a node.
 func Is(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" }
 
-// First returns the name of the node of the first control plane: that with the oldest Node. Another one follows
-// only when a user deletes that Node or says that it is out of service, and not when the host is away. It is empty if
-// there is none.
+// First returns the name of the node of the first control plane: that with the oldest Node. Another one follows only
+// when a user deletes that Node or marks it as out of service, not when the host is unreachable. It is empty if there
+// is none.
 func First(nodes []*corev1.Node) string {
 	planes := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool {
 		return !Is(n) || nodelife.OutOfService(n)
@@ -31,8 +31,8 @@ func First(nodes []*corev1.Node) string {
 	}).Name
 }
 
-// Published returns the data of volume.ConfigPlanes: the addresses, with commas, at which the control planes on nodes
-// say that other hosts reach them.
+// Published returns the data of volume.ConfigPlanes: the addresses, separated by commas, at which other hosts reach the
+// control planes on nodes.
 func Published(nodes []*corev1.Node) map[string]string {
 	out := map[string]string{}
 	for _, n := range nodes {
@@ -43,7 +43,7 @@ func Published(nodes []*corev1.Node) map[string]string {
 	return out
 }
 
-// AddressesIn returns the addresses in the data of volume.ConfigPlanes, without those that are none.
+// AddressesIn returns the addresses in the data of volume.ConfigPlanes, without invalid ones.
 func AddressesIn(published map[string]string) []string {
 	var out []string
 	for _, node := range slices.Sorted(maps.Keys(published)) {

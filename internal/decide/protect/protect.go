@@ -21,7 +21,7 @@ type object[T any] interface {
 }
 
 // protect returns the object to write, or its zero value: one without the finalizer gets it, and one that is being
-// deleted loses it when it is unused. used says why it is not, or has no reason.
+// deleted loses it when it is unused. used returns why it is in use, or a zero reason.
 func protect[T object[T]](o T, name, finalizer string, used func() volume.Because, unused string) (T, volume.Because) {
 	var none T
 	protected := slices.Contains(o.GetFinalizers(), finalizer)
@@ -93,11 +93,11 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 	}, "is not bound")
 }
 
-// Owners maps each finalizer of a known owner to a function that returns what the owner waits for.
+// Owners maps each finalizer of a known owner to a function that returns why the owner keeps it.
 type Owners map[string]func() volume.Because
 
-// Kept returns why an object that is being deleted still exists: because of the first of its
-// finalizers that has a known owner, or else because of all of them.
+// Kept returns why an object that is being deleted still exists: because of the first of its finalizers that has a
+// known owner, otherwise because of all of them.
 func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
 	terminating := func(next volume.Actor, message string) volume.Condition {
 		return volume.Condition{Because: volume.Say(volume.ReasonTerminating, next, what+" is being deleted; "+message)}
@@ -129,9 +129,9 @@ func names(pods []*corev1.Pod) string {
 	return strings.Join(all, ", ")
 }
 
-// Unused returns the condition Unused that a bound claim is to get, or nil if it has the right one. Unlike for the
-// finalizer, a Pod also counts before it has a node, and not after it has finished: the condition tells admins since
-// when nobody has wanted the volume. Its words are those of Kubernetes (gate PersistentVolumeClaimUnusedSinceTime).
+// Unused returns the condition Unused that a bound claim should get, or nil if it has the right one. Unlike for the
+// finalizer, a Pod also counts before it has a node, but not after it has finished: the condition shows admins since
+// when no Pod has used the volume. Its wording is that of Kubernetes (gate PersistentVolumeClaimUnusedSinceTime).
 func Unused(
 	claim *corev1.PersistentVolumeClaim, users []*corev1.Pod, now metav1.Time,
 ) *corev1.PersistentVolumeClaimCondition {

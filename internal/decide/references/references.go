@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tryGrace is how long the next try after one that has failed may take.
+// tryGrace is how long the next attempt after a failed one may take.
 const tryGrace = 2 * time.Minute
 
 // Limit is the greatest number of users of one volume, so that they fit into an annotation.
@@ -18,7 +18,7 @@ const Limit = 1000
 // Reference says how often an engine has mounted a volume under one id without unmounting it. Docker mounts again
 // under the id of a container that runs, to copy a file, and so an id is counted.
 type Reference struct {
-	// Count is 0 for a try that has not succeeded, and for a volume that is used although nobody is counted.
+	// Count is 0 for an attempt that has not succeeded, and for a volume that is in use without a counted user.
 	Count int `json:"n"`
 	// At is the time of the newest call.
 	At time.Time `json:"at"`
@@ -27,7 +27,7 @@ type Reference struct {
 // References are the users of one volume by id.
 type References map[string]Reference
 
-// Parse reads an annotation. What cannot be read is an error: who uses the volume is unknown then.
+// Parse reads an annotation. An unreadable one is an error, because the users of the volume are then unknown.
 func Parse(text string) (References, error) {
 	refs := References{}
 	if text == "" {
@@ -81,11 +81,11 @@ func (r References) Take(id string, now time.Time) (References, error) {
 	return r.with(id, r[id].Count+1, now), nil
 }
 
-// Fail takes back what Take has added, for a mount that was not ready in time. The volume stays wanted for a while, so
-// that the next try finds it mounted: podman waits for five seconds only.
+// Fail undoes Take for a mount that was not ready in time. The volume stays wanted for a while, and the next attempt
+// finds it mounted: podman waits for five seconds only.
 func (r References) Fail(id string, now time.Time) References { return r.with(id, r[id].Count-1, now) }
 
-// Release removes a user. One that nobody knows is none.
+// Release removes a user; an unknown one is ignored.
 func (r References) Release(id string, now time.Time) References {
 	one, known := r[id]
 	switch {
@@ -99,7 +99,7 @@ func (r References) Release(id string, now time.Time) References {
 	return out
 }
 
-// Held says whether a volume is mounted for anybody else than the node agent.
+// Held says whether a volume is mounted for anything but the node agent.
 type Held string
 
 // Values of Held.
@@ -111,32 +111,32 @@ const (
 
 // Facts are what is known of one volume.
 type Facts struct {
-	// References are those that count, after the call that is to be answered.
+	// References are those that count after the call.
 	References References
 	Held       Held
 	Now        time.Time
-	// Grace is how long an engine that counts a user may have nothing mounted: it mounts all volumes of a container
-	// before it starts it, and copies an image's files into a new volume without any mount of its own.
+	// Grace is how long an engine that counts a user may have nothing mounted: it mounts all volumes of a container before
+	// it starts it, and copies an image's files into a new volume without a separate mount.
 	Grace time.Duration
 }
 
 // Plan is what becomes of a volume.
 type Plan struct {
-	// References are those that are kept. If there are none, the Pod is deleted, and the volume is unmounted.
+	// References are the remaining ones. Without any, the Pod is deleted and the volume unmounted.
 	References References
 	// Because says why, and is empty if everything stays.
 	Because string
 }
 
-// Asks says whether a decision depends on Held, which is expensive to find out.
+// Asks says whether a decision depends on Held, which is expensive to determine.
 func (f Facts) Asks() bool { return len(f.References) == 0 || len(f.stale()) > 0 }
 
-// unnamed is the id of a user that the kernel knows and no engine has named.
+// unnamed is the id of a user that only the kernel knows.
 const unnamed = "unnamed"
 
 // Decide says which users are left. Counts are hints: an engine that is killed never unmounts for the containers that
-// died with it, and one that could not reach us counts differently. So an old reference to a volume that nobody else
-// has mounted is dropped; and a volume that is mounted for somebody is kept, whatever the counts say.
+// died with it, and one that could not reach volplane counts differently. So an old reference to a volume without any
+// other mount is dropped, and a volume that is still mounted for a user is kept, whatever the counts say.
 func Decide(f Facts) Plan {
 	stale := f.stale()
 	switch {
@@ -163,8 +163,8 @@ func Decide(f Facts) Plan {
 		", but nothing has it mounted"}
 }
 
-// stale returns the ids that are older than the grace. A time that is as far in the future is no
-// younger: the clock was set back.
+// stale returns the ids that are older than the grace. A time equally far in the future is as old: the clock was set
+// back.
 func (f Facts) stale() []string {
 	var out []string
 	for id, one := range f.References {

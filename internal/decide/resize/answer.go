@@ -13,8 +13,8 @@ import (
 // Answer is the result of a ControllerExpandVolume or NodeExpandVolume call.
 type Answer struct {
 	volume.Answer
-	// Bytes is the size that the driver says the volume has; 0 is that it does
-	// not say. NodeExpands says that the node has to take part.
+	// Bytes is the size of the volume as reported by the driver; 0 means that it did not say. NodeExpands means that the
+	// node has to take part.
 	Bytes       int64
 	NodeExpands bool
 }
@@ -30,15 +30,14 @@ func (a Answer) shortOf(size int64) string {
 
 // Verdict is what an answer means for a claim.
 type Verdict struct {
-	// Volume and Claim are to be written, in this order, as the node trusts the
-	// volume's size; nil is that the object stays as it is.
+	// Volume and Claim are written in this order, because the node trusts the volume's size; nil leaves the object as it
+	// is.
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
-	// Because is told to the claim's owner: as a warning at once, or else when
-	// all is written.
+	// Because becomes an event of the claim: a warning immediately, any other after all writes.
 	Because volume.Because
 	Warn    bool
-	// Repeat says that the call is made again after a back-off.
+	// Repeat means that the call is repeated after a back-off.
 	Repeat bool
 }
 

@@ -18,18 +18,16 @@ type Step int
 
 // Steps of a resize.
 const (
-	// Nothing: the sizes are as they should be, or another program's turn.
+	// Nothing: the sizes are right, or another program acts next.
 	Nothing Step = iota
 	// Begin writes to the claim that its volume is about to grow; Expand
 	// follows.
 	Begin
 	// Expand calls ControllerExpandVolume.
 	Expand
-	// Hand tells the node that the volume has grown: a stop between the two
-	// writes of an expansion is made good.
+	// Hand records for the node that the volume has grown, which repairs a crash between the two writes of an expansion.
 	Hand
-	// Settle takes from the volume what it was before its resize: that is
-	// over.
+	// Settle removes from the volume the record of its size before the resize, which is complete.
 	Settle
 )
 
@@ -37,17 +35,15 @@ const (
 type Facts struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Ours says that the volume's driver is reached by this process; Expands
-	// that its controller service can grow volumes, NodeExpands that its node
-	// service takes part.
+	// Ours means that this process reaches the volume's driver; Expands that its controller service can grow volumes,
+	// NodeExpands that its node service takes part.
 	Ours, Expands, NodeExpands bool
 	// Refused says that the driver's last answer to the size in the claim's
 	// allocatedResources was a final no: the volume does not have that size.
 	Refused bool
-	// Due says that a size that can never be may be asked for again.
+	// Due means that an infeasible size may be requested again.
 	Due bool
-	// Node is one on which a Pod uses the claim, if anybody has looked; Unused
-	// says that none does.
+	// Node is a node on which a Pod uses the claim, if that was determined; Unused means that no Pod uses it.
 	Node   string
 	Unused bool
 }
@@ -55,9 +51,9 @@ type Facts struct {
 // Plan is the next step and its reason.
 type Plan struct {
 	Step Step
-	// Size is what the volume is to have.
+	// Size is the target size of the volume.
 	Size resource.Quantity
-	// Tell says that nobody has told the user yet.
+	// Tell means that the user has not been notified yet.
 	Tell    bool
 	Because volume.Because
 }
@@ -77,7 +73,7 @@ func Claim(f Facts) Plan {
 	return bound(f, have)
 }
 
-// bound decides about a bound claim that has the size that its status tells.
+// bound decides about a bound claim that has the size in its status.
 func bound(f Facts, have resource.Quantity) Plan {
 	c, v := f.Claim, f.Volume
 	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -119,8 +115,8 @@ func infeasible(c *corev1.PersistentVolumeClaim) Plan {
 	return nothing(reason, volume.User(), "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
 }
 
-// IsInfeasible says whether the claim's present request was refused for good. If only the node cannot
-// expand the filesystem, a new request changes nothing, because the volume is larger already.
+// IsInfeasible says whether the claim's present request was permanently refused. If only the node cannot expand the
+// filesystem, a new request changes nothing, because the volume is larger already.
 func IsInfeasible(c *corev1.PersistentVolumeClaim) bool {
 	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	switch StateOf(c) {
@@ -156,8 +152,7 @@ func grow(f Facts, want resource.Quantity) Plan {
 	size := v.Spec.Capacity[corev1.ResourceStorage]
 	began := StateOf(c) == corev1.PersistentVolumeClaimControllerResizeInProgress
 	if began && !f.Refused && allocated(c).Cmp(size) > 0 {
-		// The volume may have this size already: a request that changed
-		// meanwhile, and may be smaller, comes after it.
+		// The volume may have this size already: a request that has changed since, and may be smaller, comes after it.
 		want = *allocated(c)
 	}
 	p := nothing(volume.ReasonResizing, volume.Driver(v.Spec.CSI.Driver),
@@ -165,8 +160,7 @@ func grow(f Facts, want resource.Quantity) Plan {
 	p.Step, p.Size = Begin, want
 	switch {
 	case size.Cmp(want) >= 0:
-		// The volume object was written, the claim was not; or a node gets
-		// another chance.
+		// The volume object was written, but not the claim; or a node gets another chance.
 		p.Step, p.Size = Hand, size
 		p.Because.Message = fmt.Sprintf("volume %s has grown to %s", v.Name, size.String())
 	case began && allocated(c).Cmp(want) == 0:
@@ -200,8 +194,8 @@ func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
 	return volume.Because{Reason: volume.ReasonResized, Message: "claim " + c.Name + " has its new size"}
 }
 
-// isMarked says whether a volume tells the size that it had before a resize which the node has to end: if the claim
-// is deleted meanwhile, the next one begins with that size (B-030).
+// isMarked says whether a volume records its size before a resize that the node has to complete: if the claim is
+// deleted first, the next one begins with that size (B-030).
 func isMarked(v *corev1.PersistentVolume) bool {
 	_, ok := v.Annotations[volume.AnnPreResizeCapacity]
 	return ok
@@ -214,7 +208,7 @@ func Settled(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return out
 }
 
-// enlarged returns the volume with its new size, and with the old one if the node has to end the resize.
+// enlarged returns the volume with its new size, and with the old one if the node has to complete the resize.
 func enlarged(v *corev1.PersistentVolume, size resource.Quantity, nodeExpands bool) *corev1.PersistentVolume {
 	out := v.DeepCopy()
 	if nodeExpands && !isMarked(v) {
@@ -224,7 +218,7 @@ func enlarged(v *corev1.PersistentVolume, size resource.Quantity, nodeExpands bo
 	return out
 }
 
-// StateOf returns how far a resize of a claim is; "" if there is none.
+// StateOf returns the state of a claim's resize; "" without one.
 func StateOf(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
 	return c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
@@ -241,7 +235,7 @@ func Started(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1
 	return out
 }
 
-// Infeasible returns the claim after the driver has refused size for good.
+// Infeasible returns the claim after the driver has permanently refused size.
 func Infeasible(
 	c *corev1.PersistentVolumeClaim, size resource.Quantity, message string, now metav1.Time,
 ) *corev1.PersistentVolumeClaim {
@@ -347,17 +341,18 @@ func isNodePending(c *corev1.PersistentVolumeClaim) bool {
 	})
 }
 
-// FailedOnNode is the reason of a filesystem that was not expanded; repeats is who tries again.
+// FailedOnNode is the reason of a filesystem that was not expanded; repeats is the actor that tries again.
 func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats volume.Actor, a volume.Answer) volume.Because {
 	return a.Because(volume.ReasonFailedNodeResize, repeats, "the filesystem of claim "+c.Name+" did not grow: "+a.Text)
 }
 
-// NodeVerdict is what an answer to NodeExpandVolume means. A call that failed is repeated after a
-// back-off unless it must not be.
+// NodeVerdict is the meaning of an answer to NodeExpandVolume. A failed call is repeated after a back-off, unless that
+// is forbidden.
 type NodeVerdict struct {
-	// State is what the claim says from now on of its size; nil when it stays as it is, and empty when the growth is done.
+	// State is what the claim's status says from now on; nil leaves it as it is, and empty means that the growth is
+	// complete.
 	State *corev1.ClaimResourceStatus
-	// Refused says that the driver is not asked for this size before the volume is mounted again: CSI forbids it.
+	// Refused means that the driver must not be called for this size before the volume is mounted again: CSI forbids it.
 	Refused bool
 	// Short says that the driver reported success, and by how much less than was requested the volume has grown: the call
 	// has failed. It is "" otherwise.
@@ -378,12 +373,12 @@ func AfterNode(answer Answer, size int64) NodeVerdict {
 	case answer.Code != "InvalidArgument" && answer.Code != "OutOfRange" && answer.Code != "NotFound":
 		return NodeVerdict{}
 	}
-	// Otherwise the driver will never do it: the user has to ask for another size.
+	// Otherwise the driver will never do it: the user has to request another size.
 	return NodeVerdict{State: &state}
 }
 
-// NodeStatus returns what the node changes in a claim's status: the resource status, and the capacity
-// when the expansion is done.
+// NodeStatus returns the node's changes of a claim's status: the resource status, and the capacity when the expansion
+// is done.
 func NodeStatus(
 	c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity,
 ) map[string]any {

@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Try is what the controller that repeats a call knows about a failure of it. Zero fields are not known.
+// Try is what the controller that repeats a call knows about its failure. Zero fields are unknown.
 type Try struct {
 	// Number counts the failures in a row, this one included.
 	Number int
@@ -33,7 +33,7 @@ func (t Try) Notes() map[string]string {
 	return notes
 }
 
-// TryOf reads the annotations of an event. What is missing or malformed is not known.
+// TryOf reads the annotations of an event. A missing or malformed annotation counts as unknown.
 func TryOf(annotations map[string]string) Try {
 	var t Try
 	if n, err := strconv.Atoi(annotations[volume.AnnAttempt]); err == nil && n > 0 {

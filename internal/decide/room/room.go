@@ -15,8 +15,8 @@ const (
 	// fullReserve is the size of the whole reserve: what a start on a full disk needs, and some more
 	// for the writes before it.
 	fullReserve = 160 * mib
-	// slice is how much of the reserve is released at once. A program that fills the disk takes one
-	// slice after the other, so unmounts and deletions get some time.
+	// slice is how much of the reserve is released in one step. A program that fills the disk takes one slice after the
+	// other, so unmounts and deletions get some time.
 	slice = 4 * mib
 	// low is the free space below which the disk counts as full.
 	low = 16 * mib
@@ -77,8 +77,7 @@ func Quota(total, size int64) int64 {
 	return max(min(max(total/10, leastQuota), mostQuota), size+leastQuota)
 }
 
-// Kept returns the space that volumes on the same disk must leave free for the database, beside the
-// reserve.
+// Kept returns the space that volumes on the same disk must leave free for the database, in addition to the reserve.
 func Kept(total int64) int64 { return min(max(total/50, 4*low), gib, total/4) }
 
 // soft returns the part of a quota above which new objects are refused.
@@ -168,14 +167,14 @@ func Text(n int64) string {
 // wait.
 const electionLimit = 3 * time.Second
 
-// Members is what the decision about an etcd that others run depends on. Its disks, and when it is compacted and
-// defragmented, are their business.
+// Members is what the decision about an etcd that others run depends on. Its operators are responsible for its disks,
+// compaction and defragmentation.
 type Members struct {
 	// All is the number of members that vote, Answer that of those that answer.
 	All, Answer int
-	// Apart is how long no member has answered what only a quorum can.
+	// Apart is how long no member has answered a call that needs a quorum.
 	Apart time.Duration
-	// Size is the size of the database's file and Used that of the data in it, of all who use this etcd.
+	// Size is the size of the database's file and Used that of its data, of all users of this etcd.
 	Size, Used int64
 	// Quota is the size of the file at which etcd refuses every write; 0 if it does not say.
 	Quota int64
@@ -241,14 +240,14 @@ type Report struct {
 	Next    volume.Actor `json:"next,omitzero"`
 	// Backup is the time of the newest backup in the data directory; nil if there is none.
 	Backup *time.Time `json:"backup,omitempty"`
-	// NoBackups says that backups are not made by themselves.
+	// NoBackups means that no backups are made automatically.
 	NoBackups bool `json:"noBackups,omitempty"`
-	// Members describes an etcd that others run, of which Free, Total and Reserve say nothing; nil for the control plane's
-	// own.
+	// Members describes an etcd that is run by others, which Free, Total and Reserve do not describe; nil for the control
+	// plane's own.
 	Members *MembersReport `json:"members,omitempty"`
 }
 
-// MembersReport says which members of an etcd that others run have answered.
+// MembersReport lists the members of an external etcd that have responded.
 type MembersReport struct {
 	All    int `json:"all"`
 	Answer int `json:"answer"`

@@ -15,37 +15,36 @@ import (
 // maxPlaces is how many places a driver may name for a snapshot: they are all written to its content.
 const maxPlaces = 1000
 
-// Taken describes a snapshot as its driver does.
+// Taken is a driver's description of a snapshot.
 type Taken struct {
 	Handle string
-	// Source is the handle of the volume that it was taken of; "" if the driver does not say.
+	// Source is the handle of its source volume; "" if the driver does not say.
 	Source string
-	// Created is the time at which it was taken, in nanoseconds since 1970, and Bytes the size of a volume that its data
-	// need; 0 if the driver does not say.
+	// Created is the time at which it was taken, in nanoseconds since 1970, and Bytes the minimum size of a volume
+	// restored from it; 0 if the driver does not say.
 	Created, Bytes int64
 	Ready          bool
-	// Group is the handle of the driver's group that it is a part of; "" if it is none.
+	// Group is the handle of the driver's group that it belongs to, or "".
 	Group string
-	// Places are the segments in which it can be used; none if it can be in all, or the driver does not say.
+	// Places are the segments in which it can be used; empty if it can be used in all, or if the driver does not say.
 	Places []topology.Segment
 }
 
 // Answer is the result of a call of the driver about a snapshot.
 type Answer = AnswerAbout[Taken]
 
-// AnswerAbout is the result of a call of the driver. T is how it describes what it has taken: a snapshot, or a group of
-// them.
+// AnswerAbout is the result of a driver call. T describes what was taken: a snapshot, or a group of them.
 type AnswerAbout[T any] struct {
 	volume.Answer
 	// Taken is what the driver has taken, unless the call failed.
 	Taken T
-	// TakenBy is the name of another content that stands for what is taken, or for a part of it; "" if there is none.
+	// TakenBy is the name of another content that refers to what was taken, or to a part of it; "" if there is none.
 	TakenBy string
 }
 
 // NothingTaken says whether the driver has certainly taken nothing: neither in this call, nor, unless this is the first
-// one, in an earlier one. The codes about the arguments prove it, since for those of an existing snapshot a driver must
-// answer OK. The codes about whether the driver serves the caller at all prove it only for this call.
+// one, in an earlier one. The codes about the arguments prove it, since a driver must answer OK for the arguments of an
+// existing snapshot. The codes about whether the driver serves the caller at all prove it only for this call.
 func (a AnswerAbout[T]) NothingTaken(first bool) bool {
 	switch {
 	case a.Outcome != volume.Failed || a.Missing != "":
@@ -68,7 +67,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		NotTaken(a.NothingTaken(p.First), Single().MayRelease(f.Content))
 }
 
-// afterTaken decides about a snapshot that the driver says it has taken of a volume.
+// afterTaken decides about a snapshot of a volume that the driver reports as taken.
 func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	driver, t := f.Content.Spec.Driver, a.Taken
 	problem := ""
@@ -82,7 +81,7 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	case len(t.Places) > maxPlaces:
 		problem = fmt.Sprintf("driver %s names %d places in which snapshot %s can be used: %d are allowed", driver,
 			len(t.Places), t.Handle, maxPlaces)
-	case a.TakenBy != "" && !viewOf(f.Content).Taken: // A content that has its handle may be joined by one made by hand.
+	case a.TakenBy != "" && !viewOf(f.Content).Taken: // A content with a handle may share it with one made by hand.
 		problem = "driver " + driver + " names snapshot " + t.Handle + ", which content " + a.TakenBy + " stands for"
 	}
 	if problem != "" {
@@ -94,8 +93,8 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	return noteTaken(f, t)
 }
 
-// noteTaken writes to a content what is known of its snapshot. A time and a size that are known stay, as they do in the
-// VolumeSnapshot, which would otherwise say something else.
+// noteTaken writes to a content what is known of its snapshot. A known time and a known size stay, as they do in the
+// VolumeSnapshot, which would otherwise differ.
 func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &t.Handle, ReadyToUse: &t.Ready}
@@ -106,7 +105,7 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 		s.RestoreSize = &t.Bytes
 	}
 	if t.Group != "" && c.Spec.Source.SnapshotHandle != nil {
-		// Only what another program has taken can be a part of a group that volplane has not asked for.
+		// Only a snapshot taken by another program can belong to a group that volplane did not request.
 		s.VolumeGroupSnapshotHandle = &t.Group
 	}
 	if c.Status != nil {
@@ -140,7 +139,7 @@ func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
 		ptr.Equal(a.RestoreSize, b.RestoreSize) && ptr.Equal(a.VolumeGroupSnapshotHandle, b.VolumeGroupSnapshotHandle)
 }
 
-// look has the driver say how a snapshot is that exists before its content.
+// look queries the driver about a snapshot that existed before its content.
 func look(f DriverFacts) DriverPlan {
 	c := f.Content
 	p := DriverPlan{
@@ -150,12 +149,13 @@ func look(f DriverFacts) DriverPlan {
 	}
 	switch {
 	case f.Lists:
-		// Drivers are made for upstream's sidecar, which lists: some tell only then of which group a snapshot is a part.
+		// Drivers are written for upstream's sidecar, which lists: some report only in the list to which group a snapshot
+		// belongs.
 		p.Step = Look
 	case f.Gets:
 		p.Step = Get
 	default:
-		// A driver that cannot be asked is believed.
+		// The report of a driver that cannot be queried is trusted.
 		return noteTaken(f, Taken{Handle: p.Request.Handle, Ready: true})
 	}
 	if f.Class != nil {

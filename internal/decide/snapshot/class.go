@@ -32,7 +32,7 @@ func keysOf(purpose string) (name, namespace string) {
 }
 
 // SecretOf resolves the templates of a Secret among the parameters of a class of snapshots, or of groups of snapshots;
-// nil if there are none. What templates of the name and of the namespace may contain is given.
+// nil if there are none. inName and inNamespace are what the templates may contain.
 func SecretOf(
 	class, purpose string, parameters, inName, inNamespace map[string]string,
 ) (*corev1.SecretReference, error) {
@@ -58,7 +58,7 @@ func SecretOf(
 	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
 }
 
-// tokensOf returns what templates of Secrets may contain. A namespace must not depend on the snapshot's name, which a
+// tokensOf returns the values for templates of Secrets. A namespace must not depend on the snapshot's name, which a
 // user chooses.
 func tokensOf(content string, s *snapshotv1.VolumeSnapshot) (inName, inNamespace map[string]string) {
 	inNamespace = map[string]string{"volumesnapshotcontent.name": content}
@@ -111,8 +111,8 @@ func ParametersOf(class string, parameters map[string]string) (string, error) {
 	return string(text), nil
 }
 
-// topologiesOf returns the segments in which what is taken by a class is to be usable, as JSON; "" if that is left to
-// the driver.
+// topologiesOf returns, as JSON, the segments in which the snapshots of a class must be usable; "" leaves that to the
+// driver.
 func topologiesOf(class *Class) string {
 	segments := topology.Flatten(class.Topologies)
 	if len(segments) == 0 {
@@ -142,7 +142,7 @@ func DefaultClass(classes []*cluster.VolumeSnapshotClass, driver string) (*clust
 		ClassOf)
 }
 
-// DefaultOf returns the default among the classes of a driver, or why none is. kind is the name of their kind.
+// DefaultOf returns the default among the classes of a driver, or why there is none. kind is the name of their kind.
 func DefaultOf[K any](
 	classes []*K, kind, driver string, isDefault func(*K) bool, of func(*K) *Class,
 ) (class *K, problem string) {

@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// begin has the content made by which a driver is asked to take a snapshot. The claim gets a finalizer before, so that
-// its volume stays.
+// begin creates the content that makes a driver take a snapshot. The claim gets a finalizer first, which keeps its
+// volume.
 func begin(f Facts) Plan {
 	s := f.Snapshot
 	const cannot = "Failed to create snapshot content with error "
@@ -50,7 +50,7 @@ func begin(f Facts) Plan {
 }
 
 // contentOf returns the content of a snapshot. It has everything that is needed to take and to delete the driver's
-// snapshot: neither the class, nor the claim, nor the volume is needed any more.
+// snapshot, without the class, the claim or the volume.
 func contentOf(f Facts) (*cluster.VolumeSnapshotContent, error) {
 	s, class, v := f.Snapshot, f.Class, f.Volume
 	name := ContentName(s)
@@ -77,7 +77,7 @@ func contentOf(f Facts) (*cluster.VolumeSnapshotContent, error) {
 }
 
 // OnNode returns a new content with the name of the node whose snapshotter calls the driver: the first one, by name, on
-// which the volume can be used. A volume that can be used everywhere is no single node's.
+// which the volume can be used. A volume that can be used everywhere belongs to no single node.
 func OnNode(
 	c *cluster.VolumeSnapshotContent, v *corev1.PersistentVolume, nodes []corev1.Node,
 ) *cluster.VolumeSnapshotContent {

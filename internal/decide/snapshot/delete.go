@@ -18,14 +18,14 @@ func deletion(f Facts) Plan {
 	case !has(s, volume.FinalizerSnapshotAsSource) && !has(s, volume.FinalizerSnapshotBound):
 		return gone(s)
 	case len(names) > 0 && isOf(f.Content, s):
-		// Without its content nobody can restore it, and the claims wait for another snapshot of its name.
+		// Without its content it cannot be restored, and the claims wait for another snapshot of its name.
 		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is used to restore claim "+strings.Join(names, ", ")+", which has no volume yet")}
 	case has(s, volume.FinalizerRestoring):
-		// The claim may be gone already, and its volume be made nevertheless.
+		// The claim may be gone already, while its volume is still being created.
 		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), restoring(s))
 	case has(s, volume.FinalizerSnapshotInGroup):
-		// The group-snapshot-controller knows whether the group is being deleted, too, and tells the user.
+		// The group-snapshot-controller also knows whether the group is being deleted, and notifies the user.
 		return Plan{Warn: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is being deleted; it stays until "+itsGroup(s)+" is deleted")}
 	case f.Content == nil && !f.Absent:
@@ -37,7 +37,7 @@ func deletion(f Facts) Plan {
 	return letGo(s, "nothing needs snapshot "+s.Name+" any more")
 }
 
-// letGo takes the finalizers from a snapshot.
+// letGo removes the finalizers of a snapshot.
 func letGo(s *snapshotv1.VolumeSnapshot, why string) Plan {
 	next := s.DeepCopy()
 	without(next, volume.FinalizerSnapshotAsSource, volume.FinalizerSnapshotBound)
@@ -62,7 +62,7 @@ func restoring(s *snapshotv1.VolumeSnapshot) string {
 		volume.FinalizerRestoring + ")"
 }
 
-// waiting returns the names of the claims that wait to be restored, in order.
+// waiting returns the names of the claims that wait for their restore, in order.
 func waiting(restores []*corev1.PersistentVolumeClaim) []string {
 	var names []string
 	for _, c := range restores {
@@ -74,8 +74,8 @@ func waiting(restores []*corev1.PersistentVolumeClaim) []string {
 	return names
 }
 
-// Claim decides about a claim that snapshots are taken of: it loses its finalizer when each of these snapshots is
-// taken or gone.
+// Claim decides about the source claim of snapshots: it loses its finalizer when each of these snapshots is taken or
+// gone.
 func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapshot) Plan {
 	if !has(c, volume.FinalizerSnapshotSource) {
 		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" is not kept for snapshots")
@@ -92,7 +92,7 @@ func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapsh
 }
 
 // keeps is the plan for a claim that is kept for a snapshot. If a driver was not asked for the snapshot, as without a
-// class, only the user can mend that, or delete the snapshot.
+// class, only the user can fix that, or delete the snapshot.
 func keeps(c *corev1.PersistentVolumeClaim, s *snapshotv1.VolumeSnapshot) Plan {
 	cause, next := ErrorOf(s), controller()
 	if cause == "" {

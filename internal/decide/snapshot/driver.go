@@ -18,17 +18,17 @@ type DriverFactsOf[C Object[C]] struct {
 	Content C
 	// Class is the class that the content names, or nil.
 	Class *Class
-	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete,
-	// list, and look for one.
+	// Ours says that the content's driver is called by this process; Takes, Lists and Gets are its capabilities: take and
+	// delete, list, and look for one.
 	Ours, Takes, Lists, Gets bool
-	// Places says that requests to the driver have the topology in which a snapshot is to be usable.
+	// Places means that requests to the driver carry the topology in which a snapshot must be usable.
 	Places bool
 	Known
 	// Options are those of the snapshotter, and Rivals the contents that may have the same name at the driver by them.
 	Options Options
 	Rivals  []Rival
-	// Others are the names of other contents of the driver that stand for the same as this one or for a part of it, in
-	// order.
+	// Others are the names of other contents of the driver that refer to the same snapshot as this one or to a part of it,
+	// in order.
 	Others []string
 	// Now is the time at which errors are noted.
 	Now metav1.Time
@@ -38,7 +38,7 @@ type DriverFactsOf[C Object[C]] struct {
 type Class struct {
 	Name, Driver string
 	Parameters   map[string]string
-	// Topologies are the places from which what is taken is to be usable.
+	// Topologies are the places in which the snapshot must be usable.
 	Topologies []corev1.TopologySelectorTerm
 }
 
@@ -48,8 +48,8 @@ func rest[C any](r volume.Reason, next volume.Actor, message string) PlanFor[C] 
 
 func (k *ContentKind[C]) isIntended(c C) bool { return c.GetAnnotations()[k.Creating] == yes }
 
-// MayRelease says whether a content is being deleted and need not be kept: what the user has made is being deleted, or
-// never existed.
+// MayRelease says whether a content is being deleted and need not be kept: the user's object is being deleted, or never
+// existed.
 func (k *ContentKind[C]) MayRelease(c C) bool {
 	v := k.View(c)
 	return c.GetDeletionTimestamp() != nil &&
@@ -81,7 +81,7 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 	return k.keep(f)
 }
 
-// keep decides about a content that is not being deleted, or that stays until what the user has made is deleted.
+// keep decides about a content that is not being deleted, or that stays until the user's object is deleted.
 func (k *ContentKind[C]) keep(f DriverFactsOf[C]) PlanFor[C] {
 	c, v := f.Content, k.View(f.Content)
 	content := "content " + c.GetName()
@@ -100,12 +100,12 @@ func (k *ContentKind[C]) keep(f DriverFactsOf[C]) PlanFor[C] {
 	return k.record(f)
 }
 
-// record writes the intent to take what a content stands for, unless it is there, and has it taken. What is taken needs
-// no intent: the driver is asked with the same arguments whether it is ready.
+// record writes the intent to take what a content refers to, unless it is recorded already, and then takes it. What has
+// been taken needs no intent: the driver is called again with the same arguments to see whether it is ready.
 func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 	c, v := f.Content, k.View(f.Content)
 	if v.Ref.UID == "" {
-		// The driver would take all such contents for one: they would ask for something of the same name.
+		// The driver would consider all such contents the same: they would request the same name.
 		return k.UserProblem(f, k.TakeFailed, "content "+c.GetName()+" is for no "+k.Noun+
 			": its reference has no uid, of which the name of the "+k.One+" at the driver is made")
 	}
@@ -142,8 +142,7 @@ func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 	return p
 }
 
-// first returns how the driver is asked for what a content stands for, with the places of its class if that has not
-// been recorded before.
+// first returns the driver request for a content, with the places of its class if they have not been recorded before.
 func (k *ContentKind[C]) first(f DriverFactsOf[C], parameters string) Asked {
 	asked := k.ask(f.Options, f.Content, parameters)
 	if f.Places && f.Class != nil && !k.isIntended(f.Content) && !k.View(f.Content).Taken {
@@ -152,18 +151,18 @@ func (k *ContentKind[C]) first(f DriverFactsOf[C], parameters string) Asked {
 	return asked
 }
 
-// ask returns how the driver is asked for what a content stands for.
+// ask returns the driver request for a content.
 func (k *ContentKind[C]) ask(o Options, c C, parameters string) Asked {
 	return o.Ask(c, k.View(c).Ref, k.Keys, k.Prefix, parameters)
 }
 
-// secret returns the Secret for taking and deleting what a content stands for.
+// secret returns the Secret for taking and deleting what a content refers to.
 func (k *ContentKind[C]) secret(c C) *corev1.SecretReference {
 	return RecordedSecret(c, k.SecretName, k.SecretNamespace)
 }
 
-// parameters returns the parameters for the driver as JSON, as they were written down or as the class has them now, or
-// why there are none.
+// parameters returns the parameters for the driver as JSON, as recorded or as the class has them now, or why there are
+// none.
 func (k *ContentKind[C]) parameters(f DriverFactsOf[C]) (parameters string, problem volume.Because) {
 	c, v := f.Content, k.View(f.Content)
 	user := func(r volume.Reason, message string) (string, volume.Because) {
@@ -188,8 +187,8 @@ func (k *ContentKind[C]) parameters(f DriverFactsOf[C]) (parameters string, prob
 	return parameters, problem
 }
 
-// NotesOf returns the annotations of a new content: what is needed to take and to delete what it stands for, so that
-// the class is not needed any more. purpose is that of the class's Secret, whose templates may contain what is given.
+// NotesOf returns the annotations of a new content: everything needed to take and to delete what it refers to, without
+// the class. purpose is that of the class's Secret, whose templates may contain inName and inNamespace.
 func (k *ContentKind[C]) NotesOf(
 	class *Class, purpose string, of *corev1.PersistentVolume, inName, inNamespace map[string]string,
 ) (map[string]string, error) {
@@ -211,12 +210,12 @@ func (k *ContentKind[C]) NotesOf(
 	return notes, nil
 }
 
-// cannot says that a driver lacks the capability for what is asked of it.
+// cannot says that a driver lacks the capability for a request.
 func (k *ContentKind[C]) cannot(v View, verb string) string {
 	return "driver " + v.Driver + " cannot " + verb + " " + k.Several + ": it does not have the capability " + k.Capability
 }
 
-// remove decides about a content that is to be released. What the driver may be taking is settled first: only then is
+// remove decides about a content that must be released. A creation that may be in flight is settled first: only then is
 // it known what to delete.
 func (k *ContentKind[C]) remove(f DriverFactsOf[C]) PlanFor[C] {
 	c, v := f.Content, k.View(f.Content)
@@ -234,7 +233,7 @@ func (k *ContentKind[C]) remove(f DriverFactsOf[C]) PlanFor[C] {
 	return k.removeHandle(f)
 }
 
-// removeHandle decides about what a driver has for a content that is being deleted.
+// removeHandle decides about the driver's snapshot of a content that is being deleted.
 func (k *ContentKind[C]) removeHandle(f DriverFactsOf[C]) PlanFor[C] {
 	c, v := f.Content, k.View(f.Content)
 	one := k.One + " " + v.Handle
@@ -257,14 +256,14 @@ func (k *ContentKind[C]) removeHandle(f DriverFactsOf[C]) PlanFor[C] {
 	}
 }
 
-// release takes the finalizer from a content, and with it the intent, if it has one.
+// release removes the finalizer of a content, and the intent, if it has one.
 func (k *ContentKind[C]) release(c C, message string) PlanFor[C] {
 	next := Noted(c, k.Creating, "")
 	without(next, k.Finalizer)
 	return PlanFor[C]{Step: Release, Content: next, Because: volume.Say(volume.ReasonTerminating, volume.Actor{}, message)}
 }
 
-// UserProblem notes what only a user can mend as the error of a content.
+// UserProblem records a problem that only a user can fix as the error of a content.
 func (k *ContentKind[C]) UserProblem(f DriverFactsOf[C], r volume.Reason, message string) PlanFor[C] {
 	return k.Problem(f, volume.Say(r, volume.User(), message))
 }
@@ -274,7 +273,7 @@ func (k *ContentKind[C]) CallProblem(f DriverFactsOf[C], a volume.Answer, r volu
 	return k.Problem(f, a.Because(r, volume.Driver(k.View(f.Content).Driver), message))
 }
 
-// Problem notes an explanation as the error in the status of a content, unless it is there already.
+// Problem records an explanation as the error in the status of a content, unless it is there already.
 func (k *ContentKind[C]) Problem(f DriverFactsOf[C], b volume.Because) PlanFor[C] {
 	p := PlanFor[C]{Because: b, Warn: true}
 	next := f.Content.DeepCopy()
@@ -290,7 +289,7 @@ func (k *ContentKind[C]) Problem(f DriverFactsOf[C], b volume.Because) PlanFor[C
 	return p
 }
 
-// AfterRemove decides about the answer to the deletion of what a content stands for.
+// AfterRemove decides about the answer to the deletion of what a content refers to.
 func (k *ContentKind[C]) AfterRemove(f DriverFactsOf[C], p PlanFor[C], a volume.Answer) PlanFor[C] {
 	driver, one := "driver "+k.View(f.Content).Driver, k.One+" "+p.Request.Handle
 	if a.Outcome == volume.Done {
@@ -304,7 +303,7 @@ func (k *ContentKind[C]) SecretUnread(f DriverFactsOf[C], a volume.Answer) PlanF
 	return k.CallProblem(f, a, k.TakeFailed, "driver "+k.View(f.Content).Driver+" was not asked: "+a.Text).Again()
 }
 
-// RivalsOf returns the contents of a driver for which nothing is taken yet.
+// RivalsOf returns the contents of a driver for which nothing has been taken yet.
 func (k *ContentKind[C]) RivalsOf(o Options, driver string, all []C) []Rival {
 	var out []Rival
 	for _, c := range all {
@@ -315,8 +314,8 @@ func (k *ContentKind[C]) RivalsOf(o Options, driver string, all []C) []Rival {
 	return out
 }
 
-// SameAs returns the names of contents, other than c, that stand for what c's driver has by a handle, in order. If c is
-// to be released, those that keep nothing are left out.
+// SameAs returns the names of contents, other than c, that refer to a handle of c's driver, in order. If c is being
+// released, those that keep nothing are left out.
 func (k *ContentKind[C]) SameAs(c C, handle string, all []C) []string {
 	var names []string
 	driver, leaves := k.View(c).Driver, k.MayRelease(c)
@@ -330,8 +329,8 @@ func (k *ContentKind[C]) SameAs(c C, handle string, all []C) []string {
 	return names
 }
 
-// KeepsNothing says whether a content is being deleted together with what its driver has for it, or was released. Of
-// two such contents, each would otherwise leave that to the other one.
+// KeepsNothing says whether a content is being deleted together with what its driver has for it, or was released.
+// Otherwise each of two such contents would leave the deletion to the other.
 func (k *ContentKind[C]) KeepsNothing(c C) bool {
 	v := k.View(c)
 	return c.GetDeletionTimestamp() != nil && (!has(c, k.Finalizer) || k.MayRelease(c) && v.Deletes && !v.Grouped)

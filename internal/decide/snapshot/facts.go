@@ -16,17 +16,17 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// controller is who acts next about a VolumeSnapshot, and groupController about one that is a member of a group.
+// controller acts next about a VolumeSnapshot, and groupController about one that is a member of a group.
 func controller() volume.Actor { return volume.Controller("snapshot-controller") }
 
 func groupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
 
-// memberName and memberContent begin the names of the snapshots in a group, and of their contents; those of contents
-// that are made for other snapshots begin like the latter.
+// memberName and memberContent begin the names of the snapshots in a group, and of their contents; contents that are
+// created for other snapshots have the same prefix as the latter.
 const memberName, memberContent = "snapshot-", "snapcontent-"
 
-// kindSnapshot begins the keys of the parameters that name a snapshot, and namePrefix usually the name under which a
-// driver is asked to take it.
+// kindSnapshot begins the keys of the parameters that name a snapshot, and namePrefix is the usual prefix of the
+// snapshot's name at the driver.
 const kindSnapshot, namePrefix = "volumesnapshot", "snapshot"
 
 // yes is the value of the annotations that say something by being there.
@@ -37,16 +37,16 @@ type Facts struct {
 	Snapshot *snapshotv1.VolumeSnapshot
 	// Class is the class that the snapshot names; nil if there is none of that name.
 	Class *cluster.VolumeSnapshotClass
-	// Classes are all classes, of which one may be the default.
+	// Classes are all classes, one of which may be the default.
 	Classes []*cluster.VolumeSnapshotClass
 	// Content is the content with the name that ContentName returns, or nil.
 	Content *cluster.VolumeSnapshotContent
-	// Absent says that the API server itself has said that there is no such content: a cache may not have it yet.
+	// Absent means that the API server itself has confirmed that the content does not exist: a cache may not have it yet.
 	Absent bool
-	// Claim is the claim that the snapshot is to be taken of, and Volume that claim's volume; or nil.
+	// Claim is the claim from which the snapshot is taken, and Volume that claim's volume; or nil.
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Restores are the claims without a volume whose data are to come from the snapshot.
+	// Restores are the claims without a volume that will be restored from the snapshot.
 	Restores []*corev1.PersistentVolumeClaim
 	// Now is the time at which errors are noted.
 	Now metav1.Time
@@ -77,8 +77,8 @@ type Plan = PlanOf[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *
 // DriverFacts is everything on which the decision about the driver's part of a VolumeSnapshotContent depends.
 type DriverFacts = DriverFactsOf[*cluster.VolumeSnapshotContent]
 
-// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what CreateSnapshot answers,
-// AfterLook what GetSnapshot or ListSnapshots does, AfterRemove what DeleteSnapshot does.
+// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges the answer of
+// CreateSnapshot, AfterLook that of GetSnapshot or ListSnapshots, and AfterRemove that of DeleteSnapshot.
 type DriverPlan = PlanFor[*cluster.VolumeSnapshotContent]
 
 // ContentFacts is everything on which the common decision about one VolumeSnapshotContent depends.
@@ -149,7 +149,7 @@ func bind(c *cluster.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) {
 	}
 }
 
-// ClassOf returns what decisions about a content read of its class; nil without one.
+// ClassOf returns the part of a content's class that decisions use; nil without one.
 func ClassOf(c *cluster.VolumeSnapshotClass) *Class {
 	if c == nil {
 		return nil
@@ -157,7 +157,7 @@ func ClassOf(c *cluster.VolumeSnapshotClass) *Class {
 	return &Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters, Topologies: c.AllowedTopologies}
 }
 
-// HandleOf returns the driver's snapshot that a content stands for; "" if it is not known.
+// HandleOf returns the driver's snapshot that a content refers to; "" if it is not known.
 func HandleOf(c *cluster.VolumeSnapshotContent) string {
 	if c.Status != nil && c.Status.SnapshotHandle != nil {
 		return *c.Status.SnapshotHandle
@@ -165,8 +165,8 @@ func HandleOf(c *cluster.VolumeSnapshotContent) string {
 	return ptr.Deref(c.Spec.Source.SnapshotHandle, "")
 }
 
-// ContentName returns the name of a snapshot's content: the one that the snapshot is bound to or names, or else that
-// of the content that is made for it.
+// ContentName returns the name of a snapshot's content: that of the content to which it is bound or which it names,
+// otherwise that of the content created for it.
 func ContentName(s *snapshotv1.VolumeSnapshot) string {
 	if name := ptr.Deref(s.Spec.Source.VolumeSnapshotContentName, ""); name != "" {
 		return name
@@ -185,7 +185,7 @@ func InGroup(s *snapshotv1.VolumeSnapshot) bool {
 	return cluster.GroupOf(s) != nil || has(s, volume.FinalizerSnapshotInGroup)
 }
 
-// itsGroup names the group that a snapshot is a member of, as far as it is known.
+// itsGroup names the group of a snapshot, as far as it is known.
 func itsGroup(s *snapshotv1.VolumeSnapshot) string {
 	if owner := cluster.GroupOf(s); owner != nil {
 		return "group snapshot " + owner.Name
@@ -193,13 +193,13 @@ func itsGroup(s *snapshotv1.VolumeSnapshot) string {
 	return "its group snapshot"
 }
 
-// MemberNames returns the names of the snapshot and of the content that stand for one volume in a group.
+// MemberNames returns the names of the snapshot and of the content that belong to one volume in a group.
 func MemberNames(group types.UID, handle string) (name, content string) {
 	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(string(group)+handle)))
 	return memberName + sum, memberContent + sum
 }
 
-// ClaimOf returns the name of the claim that a snapshot is taken of; "" for a snapshot of a content that exists.
+// ClaimOf returns the name of a snapshot's source claim; "" for a snapshot of an existing content.
 func ClaimOf(s *snapshotv1.VolumeSnapshot) string {
 	return ptr.Deref(s.Spec.Source.PersistentVolumeClaimName, "")
 }
@@ -211,7 +211,7 @@ func boundTo(s *snapshotv1.VolumeSnapshot) string {
 	return ptr.Deref(s.Status.BoundVolumeSnapshotContentName, "")
 }
 
-// IsReady says whether a volume can be made from a snapshot.
+// IsReady says whether a volume can be created from a snapshot.
 func IsReady(s *snapshotv1.VolumeSnapshot) bool {
 	return s.Status != nil && ptr.Deref(s.Status.ReadyToUse, false)
 }
@@ -242,7 +242,7 @@ func with(o metav1.Object, finalizers ...string) {
 	}
 }
 
-// without takes finalizers from an object, which is the caller's.
+// without removes finalizers from an object that the caller owns.
 func without(o metav1.Object, finalizers ...string) {
 	o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizers...))
 }

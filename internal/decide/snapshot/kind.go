@@ -16,11 +16,11 @@ type Object[T any] interface {
 	DeepCopy() T
 }
 
-// Kind is what differs between snapshots and groups of snapshots for the decisions that are the same about both: S is
-// what a user has made, and C the content that stands for it. Other is what else is written for it.
+// Kind is what differs between snapshots and groups of snapshots for the decisions that both share: S is what a user
+// has created, and C its content. Other is what else is written for it.
 type Kind[S Object[S], C Object[C], Other any] struct {
 	ContentKind[C]
-	// State returns where the status of S, which it adds if S has none, keeps its error, and whether S is ready.
+	// State returns the address of the error in the status of S, which it adds if S has none, and whether S is ready.
 	State func(S) (problem **snapshotv1.VolumeSnapshotError, ready **bool)
 	// Bind has a content refer to the UID of S, and to its class unless it names one.
 	Bind func(C, S)
@@ -28,59 +28,59 @@ type Kind[S Object[S], C Object[C], Other any] struct {
 	Misbound, Missing, BindFailed, Mismatch, HandleSet, ContentMisbound volume.Reason
 }
 
-// ContentKind is what differs between the contents of snapshots and those of groups.
+// ContentKind is the difference between the contents of snapshots and those of groups.
 type ContentKind[C Object[C]] struct {
-	// Controller binds what a user has made to a content.
+	// Controller binds the user's object to a content.
 	Controller volume.Actor
 	// View returns what decisions read of a content.
 	View func(C) View
 	// ContentState is State for a content.
 	ContentState func(C) (problem **snapshotv1.VolumeSnapshotError, ready **bool)
-	// Wanted is what the driver is to take, in a sentence.
+	// Wanted describes, as part of a sentence, what the driver must take.
 	Wanted func(View) string
-	// Look has the driver say how something is that exists before its content.
+	// Look queries the driver about something that existed before its content.
 	Look func(DriverFactsOf[C]) PlanFor[C]
 	Marks
 	Words
-	// These reasons are about a content; the last ones, about what its driver is asked for.
+	// These reasons are about a content; the last ones, about the calls of its driver.
 	Invalid, Pending, Ready, ClassMissing, ClassMismatch, TakeFailed, DeleteFailed volume.Reason
 }
 
 // Marks are the annotations and the finalizer of a content.
 type Marks struct {
-	// Finalizer keeps a content. Creating says that the driver may be taking what it stands for, and Deleting that what
-	// the user has made is being deleted.
+	// Finalizer keeps a content. Creating says that the driver may be taking the snapshot, and Deleting that the user's
+	// object is being deleted.
 	Finalizer, Creating, Deleting string
 	// SecretName and SecretNamespace name the Secret for taking and deleting.
 	SecretName, SecretNamespace string
 }
 
-// Words are those by which sentences differ.
+// Words are those in which the sentences differ.
 type Words struct {
-	// Noun is what a user has made, ClassKind the kind of its class, and One and Several what the driver takes.
+	// Noun is what a user has created, ClassKind the kind of its class, and One and Several what the driver takes.
 	Noun, ClassKind, One, Several string
-	// Sources are what the source of a content can be; Part is added where another content may stand for a part.
+	// Sources are what the source of a content can be; Part is added where another content may refer to a part.
 	Sources, Part string
-	// Keys begins the keys of the parameters that name the content, Prefix usually the names of what a driver takes, and
-	// Capability is what it needs for that.
+	// Keys begins the keys of the parameters that name the content, Prefix is the usual prefix of names at the driver, and
+	// Capability is what the driver needs.
 	Keys, Prefix, Capability string
 }
 
 // View is what decisions read of a content.
 type View struct {
 	Driver, Class string
-	// Ref refers to what a user has made; it has no UID before both are bound.
+	// Ref refers to the user's object; it has no UID before both are bound.
 	Ref corev1.ObjectReference
-	// Given says that the content names what a driver has, instead of the volumes with the handles Sources; Valid, that
-	// it names one of them.
+	// Given means that the content names an existing handle of the driver instead of the volumes with the handles Sources;
+	// Valid, that it names one of them.
 	Given, Valid bool
 	Sources      []string
-	// Handle is what the driver has, and Members are its parts, as far as they are known. Taken says that the status
-	// names it.
+	// Handle is the driver's handle, and Members are its parts, as far as they are known. Taken means that the status has
+	// the handle.
 	Handle  string
 	Members []string
 	Taken   bool
-	// Member says that it is taken with a group, and Grouped that it is deleted with one.
+	// Member means that it is taken with a group, and Grouped that it is deleted with one.
 	Member, Grouped bool
 	// Ready says that it can be used, and Deletes that it is deleted with the content.
 	Ready, Deletes bool
@@ -96,11 +96,11 @@ func (v View) PointsTo(o metav1.Object) bool {
 // IsOf says whether a content is bound to an object.
 func (v View) IsOf(o metav1.Object) bool { return v.PointsTo(o) && v.Ref.UID == o.GetUID() }
 
-// Step is the next step for what a user has made, for its content or for something else.
+// Step is the next step for the user's object, for its content or for something else.
 type Step int
 
 const (
-	// Nothing is to be done now.
+	// Nothing means that no step is due now.
 	Nothing Step = iota
 	// WriteSnapshot writes Plan.Snapshot, except its status.
 	WriteSnapshot
@@ -114,7 +114,8 @@ const (
 	WriteContent
 	// DeleteContent deletes Plan.Content.
 	DeleteContent
-	// Confirm asks the API server itself whether the content exists, or what a content or a member is bound to.
+	// Confirm reads from the API server itself whether the content exists, or to which object a content or a member is
+	// bound.
 	Confirm
 )
 
@@ -124,10 +125,10 @@ type PlanOf[S, C, Other any] struct {
 	Snapshot S
 	Content  C
 	Other    Other
-	// Binds says that the written content gets the identity of the snapshot.
+	// Binds means that the written content gets the UID of the snapshot.
 	Binds   bool
 	Because volume.Because
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done.
+	// Warn means that something is wrong, and Tell that the reason is recorded as an event after the step.
 	Warn, Tell bool
 	// Also are further reasons that are recorded with the step.
 	Also []volume.Because
@@ -146,7 +147,7 @@ func (k *Kind[S, C, O]) nothing(r volume.Reason, next volume.Actor, message stri
 	return PlanOf[S, C, O]{Because: volume.Say(r, next, message)}
 }
 
-// Failed notes an error in the status of a snapshot, unless it is there already.
+// Failed records an error in the status of a snapshot, unless it is there already.
 func (k *Kind[S, C, O]) Failed(s S, now metav1.Time, b volume.Because) PlanOf[S, C, O] {
 	p := PlanOf[S, C, O]{Because: b, Warn: true}
 	next := s.DeepCopy()
@@ -164,8 +165,8 @@ func (k *Kind[S, C, O]) user(s S, now metav1.Time, r volume.Reason, message stri
 	return k.Failed(s, now, volume.Say(r, volume.User(), message))
 }
 
-// NoContent decides about a snapshot that has had a content, which is not there. It says nothing of a snapshot that
-// cannot be restored, and nothing else is taken in its place: that would have other data.
+// NoContent decides about a snapshot whose content is missing. No other snapshot is taken in its place, because it
+// would have other data.
 func (k *Kind[S, C, O]) NoContent(s S, content string, absent bool, now metav1.Time) PlanOf[S, C, O] {
 	b := volume.Say(k.Missing, volume.User(), "content "+content+" of "+k.Noun+" "+s.GetName()+" does not exist")
 	if !absent {
@@ -206,8 +207,8 @@ func (k *Kind[S, C, O]) Adopt(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bou
 		content+" is being bound to "+k.Noun+" "+s.GetName())}, false
 }
 
-// Owned decides about the content with the name that the one made for a snapshot has; bound says that nothing is left
-// to do.
+// Owned decides about the content with the name that is reserved for the snapshot's own content; bound means that
+// nothing is left to do.
 func (k *Kind[S, C, O]) Owned(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bound bool) {
 	v, content := k.View(c), "content "+c.GetName()
 	switch {
@@ -226,7 +227,8 @@ func (k *Kind[S, C, O]) NotBound(s S, c C, now metav1.Time, problem string) Plan
 		"content "+c.GetName()+" could not be bound to "+k.Noun+" "+s.GetName()+": "+problem))
 }
 
-// DeleteContent decides about a snapshot that is being deleted and has a content; release lets the snapshot go.
+// DeleteContent decides about a snapshot that is being deleted and has a content; release removes the snapshot's
+// finalizers.
 func (k *Kind[S, C, O]) DeleteContent(s S, c C, release func(why string) PlanOf[S, C, O]) PlanOf[S, C, O] {
 	v, content, name := k.View(c), "content "+c.GetName(), k.Noun+" "+s.GetName()
 	driver := volume.Driver(v.Driver)
@@ -249,7 +251,7 @@ func (k *Kind[S, C, O]) DeleteContent(s S, c C, release func(why string) PlanOf[
 	return PlanOf[S, C, O]{Because: b}
 }
 
-// Content decides what a content gets that does not concern its driver. A snapshot that is missing is no reason to
+// Content decides about the parts of a content that do not concern its driver. A missing snapshot is no reason to
 // delete anything: it may not have been restored from a backup yet.
 func (k *Kind[S, C, O]) Content(f ContentFactsOf[S, C]) PlanOf[S, C, O] {
 	c, v := f.Content, k.View(f.Content)

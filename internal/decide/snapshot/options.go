@@ -12,18 +12,18 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Options are what the user of a snapshotter has chosen. With the zero value nothing can be another snapshotter's
-// choice, and nothing of it is written down.
+// Options are what the user of a snapshotter has chosen. With the zero value, no choice can conflict with another
+// snapshotter's, and none is recorded.
 type Options struct {
-	// NamePrefix begins the names of what is taken; empty means the usual one.
+	// NamePrefix begins the names at the driver; empty means the usual prefix.
 	NamePrefix string
-	// NameLength cuts the UID in the names, without its hyphens, to so many characters; 0 keeps all of it.
+	// NameLength cuts the UID in the names, without its hyphens, to this many characters; 0 keeps all of it.
 	NameLength int
 	// ExtraMetadata adds the names of the snapshot, or of the group, and of its content to the parameters.
 	ExtraMetadata bool
-	// Node is the only node whose contents are looked at; empty for all contents.
+	// Node restricts the work to the contents of one node; empty means all contents.
 	Node string
-	// Rest says that this process speaks for what belongs to no node.
+	// Rest means that this process serves the contents that belong to no node.
 	Rest bool
 	// Topology says that requests and answers of drivers have the topology in which snapshots can be used.
 	Topology bool
@@ -34,12 +34,12 @@ func (o Options) Has(content metav1.Object) bool {
 	return o.Node == "" || content.GetLabels()[volume.LabelSnapshotsOf] == o.Node
 }
 
-// nameOf returns the name under which a driver is asked for what an object with the UID stands for.
+// nameOf returns the name that a request to the driver uses for an object with the UID.
 func (o Options) nameOf(usual, uid string) string {
 	return volume.CutName(cmp.Or(o.NamePrefix, usual), uid, o.NameLength)
 }
 
-// Asked is how a driver is asked for what a content stands for.
+// Asked is the request to the driver for a content.
 type Asked struct {
 	Name string
 	// Parameters is JSON, and Topologies as well, unless it is empty: the driver chooses.
@@ -48,8 +48,8 @@ type Asked struct {
 	Noted bool
 }
 
-// Ask returns how the driver is asked. Once a content says by which name, it has been asked so, and must be again,
-// whatever the options are now: another name would be another snapshot, and other parameters are an error. kind is
+// Ask returns the request to the driver. Once a content has recorded the name, it was used and must be used again,
+// whatever the options are now: another name would create another snapshot, and other parameters are an error. kind is
 // "volumesnapshot" or "volumegroupsnapshot", and usual the usual prefix.
 func (o Options) Ask(
 	content metav1.Object, ref corev1.ObjectReference, kind, usual, parameters string,
@@ -71,7 +71,7 @@ func (o Options) Ask(
 	return out
 }
 
-// NoteAsked writes to a content how the driver is asked.
+// NoteAsked records the driver request in a content.
 func NoteAsked[C Object[C]](a Asked, content C) C {
 	content = Noted(content, volume.AnnSnapshotParameters, a.Parameters)
 	content = Noted(content, volume.AnnSnapshotTopologies, a.Topologies)
@@ -81,7 +81,7 @@ func NoteAsked[C Object[C]](a Asked, content C) C {
 	return content
 }
 
-// withMetadata adds to parameters, which are JSON. What is no JSON object of texts stays as it is, and is refused.
+// withMetadata adds to parameters, which are JSON. Anything but a JSON object of strings is left as it is, and refused.
 func withMetadata(parameters string, more map[string]string) string {
 	all := map[string]string{}
 	if json.Unmarshal([]byte(parameters), &all) != nil {
@@ -92,15 +92,15 @@ func withMetadata(parameters string, more map[string]string) string {
 	return string(text)
 }
 
-// Rival is a content of the same driver for which nothing is taken yet.
+// Rival is a content of the same driver for which nothing has been taken yet.
 type Rival struct {
-	// Content is its name, and Name that under which the driver is asked for it.
+	// Content is its name, and Name the name in the driver request.
 	Content, Name string
-	// Intended says that the driver may have been asked.
+	// Intended means that the driver may have been called.
 	Intended bool
 }
 
-// before says whether a rival goes first.
+// before says whether a rival has precedence.
 func (r Rival) before(other Rival) bool {
 	if r.Intended != other.Intended {
 		return r.Intended

@@ -16,33 +16,34 @@ type DriverStep int
 const (
 	// Rest does nothing now.
 	Rest DriverStep = iota
-	// Record writes the content with the intent to take what it stands for, and goes on with Take.
+	// Record writes the content with the intent, and continues with Take.
 	Record
-	// Take has the driver take it, or say whether it is ready.
+	// Take makes the driver take it, or report whether it is ready.
 	Take
-	// Get has the driver say how it is: another program has taken it.
+	// Get queries the driver: another program has taken the snapshot.
 	Get
-	// Look has the driver find it in its list; groups have none.
+	// Look finds the snapshot in the driver's list; groups have no list.
 	Look
 	// Note writes the status of the content.
 	Note
 	// Forget writes the content, which has no intent any more.
 	Forget
-	// Remove has the driver delete it.
+	// Remove makes the driver delete it.
 	Remove
-	// Release writes the content, which the driver does not keep any more.
+	// Release writes the content, which the driver no longer needs.
 	Release
 )
 
-// Request is what a driver is asked for.
+// Request is the content of a driver call.
 type Request struct {
-	// Name is the name of what is to be taken of the volumes with the handles Sources: a snapshot of one, a group of any.
+	// Name is the name of what is taken from the volumes with the handles Sources: a snapshot has one source, a group any
+	// number.
 	Name       string
 	Sources    []string
 	Parameters map[string]string
-	// Places are the segments of which it is to be usable in one at least; none if the driver chooses.
+	// Places are segments, in at least one of which it must be usable; empty lets the driver choose.
 	Places []topology.Segment
-	// Handle is what is looked for or deleted; if it is a group, Members are the handles of its snapshots.
+	// Handle is the handle to look for or to delete; for a group, Members are the handles of its snapshots.
 	Handle  string
 	Members []string
 	// Secret is for the call, or nil.
@@ -55,13 +56,14 @@ type PlanFor[C any] struct {
 	Content C
 	Request Request
 	Because volume.Because
-	// Placed, if set, is the content with its place, which is written before its status: then volumes are made of it.
+	// Placed, if set, is the content with its place, which is written before its status, because volumes are created from
+	// it after that.
 	Placed C
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event with the step.
+	// Warn means that something is wrong, and Tell that the reason is recorded as an event with the step.
 	Warn, Tell bool
-	// Repeat says that the call is made again after a back-off, and Poll that this is no failure.
+	// Repeat means that the call is repeated after a back-off, and Poll that this is not a failure.
 	Repeat, Poll bool
-	// First says that no earlier call can have taken anything, and Refused that the driver has certainly not.
+	// First means that no earlier call can have taken anything, and Refused that the driver has certainly taken nothing.
 	First, Refused bool
 }
 
@@ -74,28 +76,28 @@ func (p PlanFor[C]) Calls() bool {
 	return false
 }
 
-// Again returns a plan after whose step the call is made again.
+// Again returns a plan that repeats the call after its step.
 func (p PlanFor[C]) Again() PlanFor[C] {
 	p.Repeat = true
 	return p
 }
 
-// NotTaken returns the plan after a call that has taken nothing, or not certainly: then, and if the content is to stay,
-// the call is made again.
+// NotTaken returns the plan after a call that has taken nothing, or not certainly: unless the content is deleted and
+// nothing was taken, the call is repeated.
 func (p PlanFor[C]) NotTaken(certainly, deleted bool) PlanFor[C] {
 	p.Refused, p.Repeat = certainly, !certainly || !deleted
 	return p
 }
 
-// Known is what calls have said about a content and what is not written to the API.
+// Known are facts from calls about a content that are not in the API.
 type Known struct {
-	// Refused says that the driver's last answer was that it has not taken anything, and proves it.
+	// Refused means that the driver's last answer proves that nothing was taken.
 	Refused bool
-	// Removed says that the driver has deleted what the content stands for.
+	// Removed means that the driver has deleted what the content refers to.
 	Removed bool
 }
 
-// Noted returns a copy of a content with an annotation; an empty value takes it away.
+// Noted returns a copy of a content with an annotation; an empty value removes it.
 func Noted[C Object[C]](c C, key, value string) C {
 	c = c.DeepCopy()
 	all := maps.Clone(c.GetAnnotations())

@@ -76,8 +76,8 @@ func classOf(f Facts) (*cluster.VolumeSnapshotClass, volume.Because) {
 	return class, volume.Because{}
 }
 
-// mayDelete says whether the driver's snapshot goes with a snapshot. The finalizer is there before the content is, so
-// that whoever deletes the snapshot meanwhile does not lose the content.
+// mayDelete says whether the driver's snapshot is deleted with a snapshot. The finalizer precedes the content: if a
+// user deletes the snapshot in between, the content is not orphaned.
 func mayDelete(f Facts, class *cluster.VolumeSnapshotClass) bool {
 	if f.Content != nil {
 		return viewOf(f.Content).Deletes && viewOf(f.Content).PointsTo(f.Snapshot)
@@ -120,7 +120,7 @@ func Refused(f Facts, p Plan, problem string) (then Plan, ok bool) {
 	return then, false
 }
 
-// take has a snapshot taken of a claim.
+// take begins a snapshot of a claim.
 func take(f Facts) Plan {
 	s, c := f.Snapshot, f.Content
 	switch {
@@ -147,7 +147,7 @@ func takeAnew(f Facts) Plan {
 	return begin(f)
 }
 
-// awaitGroup is the plan for a member of a group: its content is made when the driver has taken the group.
+// awaitGroup is the plan for a member of a group: its content is created when the driver has taken the group.
 func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
 	return nothing(volume.ReasonSnapshotPending, groupController(),
 		"snapshot "+s.Name+" is a member of "+itsGroup(s)+", which is being taken")
@@ -168,7 +168,7 @@ func follow(f Facts) Plan {
 	return Plan{Step: WriteStatus, Snapshot: next, Because: why, Also: told}
 }
 
-// copied returns a snapshot with the state of its content, and what is to be told of it; nil if it has that state.
+// copied returns a snapshot with the state of its content, and the events to record; nil if it has that state.
 func copied(
 	s *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent,
 ) (next *snapshotv1.VolumeSnapshot, told []volume.Because) {
@@ -204,7 +204,7 @@ func copied(
 	return next, told
 }
 
-// failed notes an error in a snapshot's status, unless it is there already.
+// failed records an error in a snapshot's status, unless it is there already.
 func failed(f Facts, r volume.Reason, next volume.Actor, message string) Plan {
 	return Single().Failed(f.Snapshot, f.Now, volume.Say(r, next, message))
 }

@@ -1,2 +1,2 @@
-// Package takeover decides what manifests for a driver keep of what a cluster has of it.
+// Package takeover decides what manifests for a driver keep from an existing installation in a cluster.
 package takeover

@@ -11,29 +11,29 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts are what the cluster has, and what was asked for.
+// Facts are what the cluster has, and the user's wishes.
 type Facts struct {
 	// Driver is the driver's name, ManagedBy the label of objects that are ours.
 	Driver, ManagedBy string
-	// Namespace and Shape are those that were asked for; empty for none. WithoutNodes says whether the
-	// nodes' part is wanted; nil if nothing was said.
+	// Namespace and Shape are the user's wishes; empty means no wish. WithoutNodes says whether the nodes' part is
+	// omitted; nil means no wish.
 	Namespace, Shape string
 	WithoutNodes     *bool
-	// Controllers are those to run. ChoseControllers says that they were asked for.
+	// Controllers are those to run. ChoseControllers means that the user chose them.
 	Controllers      []string
 	ChoseControllers bool
-	// Args are arguments of the controllers that were asked for.
+	// Args are arguments of the controllers that the user gave.
 	Args []string
 	// Found is the CSIDriver; nil if there is none.
 	Found *storagev1.CSIDriver
-	// Wanted has the fields of the CSIDriver that were asked for.
+	// Wanted has the requested fields of the CSIDriver.
 	Wanted storagev1.CSIDriverSpec
-	// Workloads are those of the cluster, of any driver or none.
+	// Workloads are all workloads of the cluster, with or without a driver.
 	Workloads []Workload
 	// CSINodes and NodeLabels are those of the nodes; NodeLabels by the node's name.
 	CSINodes   []storagev1.CSINode
 	NodeLabels map[string]map[string]string
-	// InTree are the names of the volumes of a plugin of Kubernetes' own whose place the driver has taken, in order.
+	// InTree are the names of the in-tree volumes that the driver has taken over, in order.
 	InTree []string
 }
 
@@ -51,11 +51,11 @@ func (w Workload) String() string {
 
 // Plan is what the manifests keep.
 type Plan struct {
-	// Namespace, KubeletDir and SocketDir are those of the running workloads; empty if nothing tells them.
+	// Namespace, KubeletDir and SocketDir are those of the running workloads; empty if they are unknown.
 	Namespace, KubeletDir, SocketDir string
-	// Driver is the CSIDriver to print; nil if it is another program's.
+	// Driver is the CSIDriver to print; nil if it belongs to another program.
 	Driver *storagev1.CSIDriver
-	// WithoutNodes says that another program runs the driver on the nodes.
+	// WithoutNodes means that another program runs the driver on the nodes.
 	WithoutNodes bool
 	// Shape is the kind of workload for the controllers; empty to leave it open.
 	Shape string
@@ -63,11 +63,11 @@ type Plan struct {
 	NodeDeployment bool
 	// Controllers are those to run.
 	Controllers []string
-	// ControllerArgs are arguments of theirs, besides those that were asked for.
+	// ControllerArgs are arguments of the vendor's sidecars that were not given explicitly.
 	ControllerArgs []string
-	// Notes are for the user, in the order of what they are about.
+	// Notes are for the user, in the order of their subjects.
 	Notes []string
-	// Refused is why no manifests can do what was asked for; empty if they can.
+	// Refused is why no manifests can do what was requested; empty if they can.
 	Refused []string
 }
 
@@ -89,7 +89,7 @@ func Decide(f Facts) Plan {
 	return p
 }
 
-// inTree says what ends for volumes that only upstream's sidecars translate to volumes of the driver.
+// inTree reports what ends for in-tree volumes that only upstream's sidecars translate to volumes of the driver.
 func (p *Plan) inTree(f Facts) {
 	if len(f.InTree) == 0 {
 		return
@@ -99,7 +99,7 @@ func (p *Plan) inTree(f Facts) {
 		"keep those sidecars until no such volume is left", len(f.InTree), f.InTree[0])
 }
 
-// work says what the CSIDriver asks for and no controller does.
+// work reports what the CSIDriver requires and no controller does.
 func (p *Plan) work(f Facts) {
 	if f.Found == nil {
 		return
@@ -118,7 +118,7 @@ func (p *Plan) work(f Facts) {
 	}
 }
 
-// driver decides about the CSIDriver. One that is another program's is never printed, because who deletes the
+// driver decides about the CSIDriver. One that belongs to another program is never printed, because deleting the
 // printed objects would delete it, too.
 func (p *Plan) driver(f Facts) {
 	if f.Found == nil {
@@ -147,10 +147,10 @@ func (p *Plan) driver(f Facts) {
 	p.note("the CSIDriver %s is kept with all its fields", f.Driver)
 }
 
-// ours says whether volplane's manifests have made a workload.
+// ours says whether volplane's manifests have created a workload.
 func (f Facts) ours(w Workload) bool { return w.Labels[volume.LabelMadeBy] == f.ManagedBy }
 
-// others says what runs already, and what to do about it.
+// others reports what runs already, and what to do about it.
 func (p *Plan) others(f Facts, mine []Workload) {
 	if f.WithoutNodes != nil {
 		p.WithoutNodes = *f.WithoutNodes
@@ -178,7 +178,7 @@ func (p *Plan) others(f Facts, mine []Workload) {
 	}
 }
 
-// both decides about a workload that runs the driver on nodes, and controllers: to delete it takes the driver from the
+// both decides about a workload that runs the driver on nodes, and controllers: deleting it removes the driver from the
 // nodes, too.
 func (p *Plan) both(f Facts, w Workload) {
 	what := fmt.Sprintf("%s runs the driver on the nodes, and its controllers: ", w)
@@ -194,8 +194,8 @@ func (p *Plan) both(f Facts, w Workload) {
 	}
 }
 
-// shape decides how the controllers run: as was asked for, or as volplane's do already. Where each node makes its own
-// volumes, only a person knows whether one controller reaches all of them.
+// shape decides how the controllers run: as requested, or as volplane's do already. Where each node creates its own
+// volumes, only the user knows whether one controller reaches all of them.
 func (p *Plan) shape(f Facts, mine []Workload, eachNode bool) {
 	i := slices.IndexFunc(mine, func(w Workload) bool { return f.ours(w) && w.controls() })
 	switch {
@@ -221,7 +221,7 @@ func (p *Plan) asRunning(f Facts, w Workload) {
 	p.note("volplane's controllers run as %s already, and stay so", w)
 }
 
-// topology returns whether each node has a topology of its own, by what the nodes say of the driver's.
+// topology returns whether each node has its own topology, according to the nodes' entries for the driver.
 func (p *Plan) topology(f Facts) (eachNode bool) {
 	var keys []string
 	segments := map[string]bool{}

@@ -19,8 +19,8 @@ type work struct {
 	sidecar.Kept
 }
 
-// take decides what the controllers do and how: as volplane's own workload does, and else as the vendor's sidecars do,
-// whose work ends with their workloads. It returns whether these work on each node for its own volumes.
+// take decides what the controllers do and how: as volplane's own workload does, and otherwise as the vendor's sidecars
+// do, whose work ends with their workloads. It returns whether these work on each node for its own volumes.
 func (p *Plan) take(f Facts, mine []Workload) (onNodes bool) {
 	var ours, vendors []work
 	for _, w := range mine {
@@ -57,7 +57,7 @@ func (p *Plan) take(f Facts, mine []Workload) (onNodes bool) {
 	return p.onNodes(f, from)
 }
 
-// ends says what nobody does any more when the vendor's workloads are gone.
+// ends lists the tasks that nothing performs any more when the vendor's workloads are gone.
 func (p *Plan) ends(vendors []work) {
 	for _, w := range vendors {
 		for _, c := range w.Controllers {
@@ -69,7 +69,7 @@ func (p *Plan) ends(vendors []work) {
 	}
 }
 
-// without says what follows if a controller runs nowhere.
+// without reports the consequences if a controller runs nowhere.
 func without(controller string) string {
 	return map[string]string{
 		"provisioner": "no volume is created or deleted", "capacity": "the scheduler finds no room for new volumes",
@@ -95,7 +95,7 @@ func controllers(of []work) []string {
 	return out
 }
 
-// arguments keeps what changes the work, unless the user gives another value.
+// arguments keeps the arguments that change the work, unless the user gives another value.
 func (p *Plan) arguments(f Facts, of []work) {
 	said := map[string]string{}
 	for _, a := range f.Args {
@@ -120,8 +120,8 @@ func flagOf(argument string) string {
 	return name
 }
 
-// gates keeps the feature gates that are off, and the alpha ones that are on. Another one that is on says nothing new
-// here, and one counts for all controllers, so that it cannot be off in one sidecar and on in another.
+// gates keeps the feature gates that are off, and the alpha ones that are on. Other gates that are on change nothing
+// here. A gate applies to all controllers, so it cannot be off in one sidecar and on in another.
 func (p *Plan) gates(f Facts, of []work) {
 	off, on := map[string]work{}, map[string]work{}
 	for _, w := range of {
@@ -160,7 +160,7 @@ func (p *Plan) gates(f Facts, of []work) {
 
 const gatesFlag = "--feature-gates"
 
-// onNodes returns whether the work is done on each node, for the volumes of that node, and decides how it goes on.
+// onNodes returns whether the work is done on each node, for the volumes of that node, and decides how it continues.
 func (p *Plan) onNodes(f Facts, of []work) bool {
 	i := slices.IndexFunc(of, func(w work) bool { return w.OnNode })
 	if i < 0 {
@@ -212,8 +212,8 @@ func keep(r sidecar.Role, c corev1.Container) sidecar.Kept {
 	return k
 }
 
-// expand puts what the environment of a container has for $(NAME) into arguments. What it takes from elsewhere, such as
-// a Secret, stays as it is.
+// expand replaces $(NAME) in arguments by the container's environment. Values from elsewhere, such as a Secret, stay as
+// they are.
 func expand(c corev1.Container, args []string) []string {
 	var pairs []string
 	for _, e := range c.Env {
@@ -229,7 +229,7 @@ func expand(c corev1.Container, args []string) []string {
 	return out
 }
 
-// ownArguments returns the arguments of volplane's controllers that manifests do not make by themselves.
+// ownArguments returns the arguments of volplane's controllers that manifests do not generate.
 func ownArguments(c corev1.Container) []string {
 	var out []string
 	args := expand(c, c.Args[1:])

@@ -19,9 +19,9 @@ import (
 // registrationPath is the flag of registrars that names the driver's socket as the kubelet sees it.
 const registrationPath = "kubelet-registration-path"
 
-// ofDriver returns the workloads of the driver: those that name it, those that the release of its CSIDriver has made,
-// and those with a program of these. A driver may be named nowhere, since only its program needs to know its name; what
-// names another driver alone is the other's, which may have the same program and be of the same release.
+// ofDriver returns the workloads of the driver: those that name it, those created by the release of its CSIDriver, and
+// those with a program of these. A workload need not name the driver, since only its program needs to know the name;
+// one that names only another driver belongs to that, even with the same program and release.
 func (f Facts) ofDriver() []Workload {
 	may := slices.DeleteFunc(slices.Clone(f.Workloads), func(w Workload) bool {
 		return !w.registers() && !w.controls() || f.ofAnother(w)
@@ -56,14 +56,14 @@ func (f Facts) ofAnother(w Workload) bool {
 	})
 }
 
-// released says whether the Helm release that has made the CSIDriver has also made the workload.
+// released says whether the Helm release that created the CSIDriver also created the workload.
 func (f Facts) released(w Workload) bool {
 	const name, namespace = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
 	return f.Found != nil && f.Found.Annotations[name] != "" && f.Found.Annotations[name] == w.Annotations[name] &&
 		f.Found.Annotations[namespace] == w.Annotations[namespace]
 }
 
-// containers returns those that run as long as the Pod does, of which some may have started before the others.
+// containers returns those that run as long as the Pod does, some of which may have started before the others.
 func (w Workload) containers() []corev1.Container {
 	out := slices.Clone(w.Pod.Containers)
 	for _, c := range w.Pod.InitContainers {
@@ -74,7 +74,7 @@ func (w Workload) containers() []corev1.Container {
 	return out
 }
 
-// words returns everything in which a driver is named.
+// words returns all text that may name a driver.
 func (w Workload) words() string {
 	var out []string
 	for _, c := range w.containers() {
@@ -91,7 +91,7 @@ func (w Workload) words() string {
 	return strings.Join(out, "\n")
 }
 
-// programs returns the images that are no sidecars.
+// programs returns the images that are not sidecars.
 func (w Workload) programs() []string {
 	var out []string
 	for _, c := range w.containers() {
@@ -102,7 +102,7 @@ func (w Workload) programs() []string {
 	return out
 }
 
-// others returns the names of the containers that are no sidecars.
+// others returns the names of the containers that are not sidecars.
 func (w Workload) others() []string {
 	var out []string
 	for _, c := range w.containers() {
@@ -140,8 +140,8 @@ func isSidecar(c corev1.Container) bool {
 	return ok && r != sidecar.SnapshotMetadata || image(c) == "volplane" || argument(c, registrationPath) != ""
 }
 
-// role returns which of upstream's sidecars a container is: by what it starts, by its image, or by its own name where
-// the image has a vendor's.
+// role returns which of upstream's sidecars a container is: by its command, by its image, or by its container name if
+// the image has a vendor's name.
 func role(c corev1.Container) (sidecar.Role, bool) {
 	names := []string{image(c), c.Name}
 	if of, ok := strings.CutPrefix(image(c), "external-"); ok {
@@ -162,7 +162,7 @@ func image(c corev1.Container) string {
 	return name
 }
 
-// argument returns the value of a flag of a container, in which $(NAME) stands for its environment.
+// argument returns the value of a container's flag, with $(NAME) replaced from its environment.
 func argument(c corev1.Container, name string) string {
 	all := expand(c, slices.Concat(c.Command, c.Args))
 	for i, a := range all {
@@ -189,7 +189,7 @@ func (p *Plan) places(f Facts, mine []Workload) {
 		p.SocketDir, p.KubeletDir = cmp.Or(p.SocketDir, w.socketDir()), cmp.Or(p.KubeletDir, w.kubeletDir())
 	}
 	if len(controlling) > 0 {
-		// Leases are there, and exclude others only in the same namespace.
+		// Leases exist, and exclude others only in the same namespace.
 		all = controlling
 	}
 	slices.Sort(all)
@@ -199,7 +199,7 @@ func (p *Plan) places(f Facts, mine []Workload) {
 	}
 }
 
-// namespace decides about the namespace, of those in which the driver runs.
+// namespace chooses the namespace among those in which the driver runs.
 func (p *Plan) namespace(f Facts, of []string) {
 	switch {
 	case len(of) == 0:
@@ -218,7 +218,7 @@ func (p *Plan) namespace(f Facts, of []string) {
 	}
 }
 
-// socketDir returns the directory of the driver's socket as the kubelet is told; empty if it is not told.
+// socketDir returns the directory of the driver's socket as the kubelet knows it, or "".
 func (w Workload) socketDir() string {
 	for _, c := range w.containers() {
 		if at := argument(c, registrationPath); path.IsAbs(at) {
@@ -246,11 +246,11 @@ func immutable(field string) bool {
 	return slices.Contains([]string{"attachRequired", "volumeLifecycleModes"}, field)
 }
 
-// change is a field of a CSIDriver that has one value, and should have another one.
+// change is a field of a CSIDriver with its present value and the wanted one.
 type change struct{ field, is, wanted string }
 
-// differences returns the fields that are wanted otherwise than they are, in the order of the type. A field that is
-// not set is wanted as it is. All fields of the type count, also those that are added to it later.
+// differences returns the fields whose wanted value differs, in the order of the type. An unset field is wanted as it
+// is. All fields of the type count, including later additions.
 func differences(is, wanted storagev1.CSIDriverSpec) []change {
 	var out []change
 	was, will := reflect.ValueOf(is), reflect.ValueOf(wanted)
@@ -276,7 +276,7 @@ func text(v reflect.Value) string {
 	return strings.Trim(string(out), `"`)
 }
 
-// overlay returns a spec with the fields of another one that are set.
+// overlay returns a spec with the fields that another one sets.
 func overlay(is, wanted storagev1.CSIDriverSpec) storagev1.CSIDriverSpec {
 	out := *is.DeepCopy()
 	to, from := reflect.ValueOf(&out).Elem(), reflect.ValueOf(*wanted.DeepCopy())

@@ -20,7 +20,7 @@ var (
 	ErrNode = errors.New("selected node has no topology of the driver")
 	// ErrNone says that no node has a segment.
 	ErrNone = errors.New("no node has a topology of the driver")
-	// ErrSource says that no segment in which the volume may be is one from which its data can be read.
+	// ErrSource says that the volume's data cannot be read from any segment in which the volume may be.
 	ErrSource = errors.New("no allowed topology has the data of which the volume is to be made")
 )
 
@@ -35,14 +35,13 @@ type Facts struct {
 	Claim string
 	// Selected is the name of the claim's selected node; "" with immediate binding.
 	Selected string
-	// Only is the one node on which the volume can be made; "" if it may be any.
+	// Only is the one node on which the volume can be created; "" means any.
 	Only string
-	// Strict says that the volume is to be made where the selected node is, and not where its class allows it, too.
+	// Strict means that the volume must be created where the selected node is, not anywhere else that its class allows.
 	Strict bool
-	// NotImmediate says that the driver is not told where nodes are if neither a node nor the class says where the volume
-	// is to be.
+	// NotImmediate means that the driver gets no topology if neither a node nor the class says where the volume belongs.
 	NotImmediate bool
-	// Source are the nodes from which the data can be read of which the volume is to be made; nil for all.
+	// Source are the nodes that can read the data from which the volume is created; nil means all.
 	Source *corev1.VolumeNodeAffinity
 	// Allowed are the class's allowed topologies.
 	Allowed []corev1.TopologySelectorTerm
@@ -55,10 +54,10 @@ type Facts struct {
 // Requirement is CSI's TopologyRequirement. Both lists have the same segments, in different orders.
 type Requirement struct{ Requisite, Preferred []Segment }
 
-// Require returns the requirement for a new volume: the class's allowed segments, or else those of
-// all nodes of the driver. The segment of the selected node is preferred. Without a selected node,
-// the claim's name determines the preferred segment, so that the claims of a StatefulSet are spread
-// (S1-027 to S1-038). If only one node can make the volume, or the selected one is to, there is only its segment.
+// Require returns the requirement for a new volume: the class's allowed segments, otherwise those of all nodes of the
+// driver. The segment of the selected node is preferred. Without a selected node, the claim's name determines the
+// preferred segment, so that the claims of a StatefulSet are spread (S1-027 to S1-038). If only one node can make the
+// volume, or the selected one is to, there is only its segment.
 func Require(f Facts) (Requirement, error) {
 	var own Segment
 	selected := cmp.Or(f.Selected, f.Only)
@@ -94,8 +93,7 @@ func Require(f Facts) (Requirement, error) {
 	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
 }
 
-// isAnywhere says whether the driver is to choose the place of a volume that neither a node, nor the class, nor its
-// data limit.
+// isAnywhere says whether the driver chooses the place of a volume, because no node, class or source limits it.
 func (f Facts) isAnywhere(selected string) bool {
 	return f.NotImmediate && selected == "" && len(Flatten(f.Allowed)) == 0 && f.Source == nil
 }

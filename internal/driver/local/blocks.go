@@ -86,7 +86,7 @@ func (m *metadata) GetMetadataDelta(
 		}))
 }
 
-// open opens the image of a snapshot. It is not locked: it never changes, and who deletes it need not wait for a client
+// open opens the image of a snapshot. It is not locked: it never changes, and its deletion need not wait for a client
 // that reads slowly.
 func (m *metadata) open(ctx context.Context, id string) (record, *os.File, error) {
 	if id == "" {
@@ -117,7 +117,8 @@ func checkFrom(from int64, most int32, size int64) error {
 	return nil
 }
 
-// checkShares refuses a pool whose filesystem copies the data of each snapshot: there nothing says what is the same.
+// checkShares refuses a pool whose filesystem copies the data of each snapshot: there the equal blocks cannot be
+// determined.
 func (m *metadata) checkShares() error {
 	err := m.tryShare()
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {
@@ -130,7 +131,7 @@ func (m *metadata) checkShares() error {
 	return nil
 }
 
-// tryShare has two files without a name share what they have, which is nothing.
+// tryShare makes two files without a name share their content, which is empty.
 func (m *metadata) tryShare() error {
 	var both [2]*os.File
 	for i := range both {
@@ -144,7 +145,7 @@ func (m *metadata) tryShare() error {
 	return unix.IoctlFileClone(int(both[0].Fd()), int(both[1].Fd()))
 }
 
-// blocks collects blocks and sends as many at a time as a client wants. Blocks that meet are one.
+// blocks collects blocks and sends as many at a time as a client wants. Adjacent blocks are merged.
 type blocks struct {
 	most int
 	all  []*csipb.BlockMetadata

@@ -37,8 +37,7 @@ func (c *controller) ControllerPublishVolume(
 	return &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"pool": c.pool.id}}, nil
 }
 
-// ControllerUnpublishVolume ends the reservation of a volume for a node, or for any node if none is
-// named.
+// ControllerUnpublishVolume ends the reservation of a volume for a node, or for any node if the request names none.
 func (c *controller) ControllerUnpublishVolume(
 	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
@@ -49,7 +48,7 @@ func (c *controller) ControllerUnpublishVolume(
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
 }
 
-// ValidateVolumeCapabilities says whether a volume can be used as asked.
+// ValidateVolumeCapabilities says whether a volume can be used as requested.
 func (c *controller) ValidateVolumeCapabilities(
 	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
 ) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
@@ -137,7 +136,7 @@ func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest)
 	if t := r.GetAccessibleTopology(); t != nil && t.GetSegments()[volume.TopologyPool] != c.pool.id {
 		return &csipb.GetCapacityResponse{}, nil
 	}
-	// Capabilities without an access mode stand for all: upstream's provisioner sends them.
+	// Capabilities without an access mode mean all modes: upstream's provisioner sends them.
 	all := slices.DeleteFunc(slices.Clone(r.GetVolumeCapabilities()), func(c *csipb.VolumeCapability) bool {
 		return c.GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_UNKNOWN
 	})
@@ -179,7 +178,7 @@ func page[T any](entries []T, token string, most int32) ([]T, string, error) {
 	return slices.Clone(entries[start:end]), next, nil
 }
 
-// ControllerGetCapabilities says what the controller service can do.
+// ControllerGetCapabilities lists the capabilities of the controller service.
 func (c *controller) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {

@@ -95,7 +95,7 @@ func (p *pool) freeze(image string) (thaw func() error, err error) {
 		return nothing, err
 	}
 	if target == "" {
-		// A raw device: data that was written to it may not be in the image yet.
+		// For a raw device, written data may not be in the image yet.
 		return nothing, syncDevice(device)
 	}
 	thaw, err = mount.Freeze(target)

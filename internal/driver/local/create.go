@@ -309,7 +309,7 @@ func (c *controller) checkSpare() error {
 	return nil
 }
 
-// fill copies a locked source as it is at one moment.
+// fill copies a locked source as of one moment.
 func (c *controller) fill(ctx context.Context, image *os.File, source record) error {
 	switch {
 	case source.ID == "":

@@ -19,14 +19,14 @@ import (
 // open it for moments.
 const detachLimit = 2 * time.Second
 
-// attach creates the loop device of a locked volume for a use, in the volume's current size, or takes the one that
-// there is.
+// attach creates the loop device of a locked volume for a use, in the volume's current size, or returns the existing
+// one.
 func (p *pool) attach(ctx context.Context, v record, u use) (string, error) {
 	device, err := p.take(ctx, v, u)
 	if err != nil {
 		return "", err
 	}
-	// The kernel gives a loop device to its next user with the write protection that the last one has set.
+	// A loop device keeps the write protection that its previous user has set.
 	is, err := readOnly(device)
 	if err == nil && is {
 		var at string
@@ -64,8 +64,8 @@ func (p *pool) detach(ctx context.Context, id string) error {
 	return err
 }
 
-// explain adds the cause to an error of a filesystem tool that cannot know it: writes to the device
-// fail when the disk of the pool is full.
+// explain adds the cause to an error of a filesystem tool, which cannot know it: writes to the device fail when the
+// disk of the pool is full.
 func (p *pool) explain(err error) error {
 	const next = 1 << 20
 	if u, statErr := mount.Stat(p.dir); statErr == nil && u.Available < next {
@@ -74,8 +74,8 @@ func (p *pool) explain(err error) error {
 	return err
 }
 
-// byHand detaches the device and adds to an ErrNeedsPerson how a person reaches the filesystem.
-// While the person holds the lock, no driver uses the volume.
+// byHand detaches the device and adds to an ErrNeedsPerson how to reach the filesystem by hand. While the user holds
+// the lock, no driver uses the volume.
 func (p *pool) byHand(v record, err error) error {
 	if !errors.Is(err, mount.ErrNeedsPerson) {
 		return err
@@ -123,8 +123,7 @@ func shows(p mount.Point, device string) bool {
 	return device != "" && (p.Source == device || p.Type == "devtmpfs" && p.Root == device[len("/dev"):])
 }
 
-// checkOurs fails unless the mount at path is of the volume with that device; device is "" if the
-// volume has none.
+// checkOurs fails unless the mount at path is that of the volume with the device; device is "" if the volume has none.
 func checkOurs(v record, device, path string) error {
 	at, mounted, err := mount.Look(path)
 	if err != nil || !mounted || shows(at, device) {

@@ -12,11 +12,10 @@
 //	groups/ID/           group.json, and for each snapshot of the group a directory like those of snapshots
 //	volumes/.new-*       what is being created or deleted; a rename makes it a volume
 //
-// Several drivers, one for each node agent on the host, share a pool; two for one node are refused.
-// A volume exists wholly or not at all, whenever a driver is killed: it is created under another
-// name, synced and renamed. Its id follows from its name, so that a repeated CreateVolume finds the
-// first one's result. Its size is that of its image. What is mounted is read from the kernel, never
-// stored.
+// Several drivers, one for each node agent on the host, share a pool; two for one node are refused. A volume exists
+// wholly or not at all, whenever a driver is killed: it is created under another name, synced and renamed. Its id
+// follows from its name, so a repeated CreateVolume finds the first one's result. Its size is that of its image. Mounts
+// are read from the kernel, never stored.
 //
 // One operation at a time locks a volume, by a lock of its image that all drivers respect: an image
 // never has two loop devices, and no volume is mounted, expanded or deleted while it is copied.

@@ -26,8 +26,8 @@ type Options struct {
 	Keep int64
 	// Endpoint is the path of the CSI socket.
 	Endpoint string
-	// RegistrationSocket is the path of the socket by which the driver registers with a node agent;
-	// empty if it does not.
+	// RegistrationSocket is the path of the socket at which the driver registers with a node agent; empty if it does not
+	// register.
 	RegistrationSocket string
 	// Log is the log of the driver.
 	Log *slog.Logger
@@ -85,7 +85,7 @@ func (identity) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespons
 	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
 
-// GetPluginCapabilities says what the driver can do as a whole.
+// GetPluginCapabilities lists the capabilities of the driver as a whole.
 func (identity) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {

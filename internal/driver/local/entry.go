@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// holdLimit is how long an operation waits for another one on the same volume. Copies take
-	// longer; a call that waits for one fails and has to be repeated.
+	// holdLimit is how long an operation waits for another one on the same volume. Copies take longer; a call that waits
+	// for a copy fails and has to be repeated.
 	holdLimit = 10 * time.Second
-	// pollInterval is the interval at which a lock is tried.
+	// pollInterval is the interval between attempts to take a lock.
 	pollInterval = 10 * time.Millisecond
 )
 
-// hold locks a volume or snapshot for one operation, across all processes; operations with shared
-// locks may overlap. It waits for others until the limit, and returns the record as it is then. A
-// holder may lock the pool; the holder of the pool's lock must not call hold.
+// hold locks a volume or snapshot for one operation, across all processes; operations with shared locks may overlap. It
+// waits for others until the limit, and returns the record as of then. A holder may lock the pool; the holder of the
+// pool's lock must not call hold.
 func (p *pool) hold(ctx context.Context, k kind, id string, how int, limit time.Duration) (record, func(), error) {
 	for {
 		r, err := p.get(k, id)

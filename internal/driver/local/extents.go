@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's interface by which a filesystem says where the data of a file are (linux/fiemap.h).
+// The kernel's interface that reports where the data of a file are (linux/fiemap.h).
 const (
 	fiemap = 0xc020660b
 	// fiemapSync has data that are not on the disk yet written first.
 	fiemapSync = 0x1
-	// The flags of an extent: it is the last one; it has no place of its own, or none that can be compared; it has a
-	// place and nothing was written to it.
+	// These are the flags of an extent: it is the last one; it has no place of its own, or none that can be compared; it
+	// has a place and nothing was written to it.
 	extentLast      = 0x1
 	extentUncertain = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
 	extentUnwritten = 0x800
-	// extentsAtOnce is how many extents are asked for at a time.
+	// extentsAtOnce is the number of extents per call.
 	extentsAtOnce = 256
 )
 
@@ -37,7 +37,7 @@ type kernelMap struct {
 	extents                    [extentsAtOnce]kernelExtent
 }
 
-// The places of data that are no places of the disk: there are only zeros, or where the data are is not known.
+// These places are not on the disk: there are only zeros, or the location of the data is unknown.
 const (
 	nowhere   = -1
 	uncertain = -2
@@ -84,8 +84,8 @@ func piecesOf(f *os.File, from, to int64) pieces {
 	}
 }
 
-// nextPiece returns the next piece, and takes away what it is the end of: what is between two extents is a hole, and so
-// is all behind the last one.
+// nextPiece returns the next piece, and removes the extents that end with it: the gap between two extents is a hole,
+// and so is everything after the last one.
 func nextPiece(read *[]piece, from *int64, to int64) piece {
 	p := piece{*from, to, nowhere}
 	if len(*read) > 0 {
@@ -114,7 +114,7 @@ func pieceOf(e kernelExtent) piece {
 	return p
 }
 
-// extentsOf asks for some extents of a file, the first of which has the byte at an offset or is behind it.
+// extentsOf reads some extents of a file, the first of which contains the byte at an offset or is after it.
 func extentsOf(f *os.File, from, to int64) ([]kernelExtent, error) {
 	if from >= to {
 		return nil, nil

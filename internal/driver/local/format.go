@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// formatting says whether the driver was killed while a filesystem was being made on a volume. Such
-// a volume has not been mounted since.
+// formatting says whether the driver was killed while it was making a filesystem on a volume. Such a volume has not
+// been mounted since.
 func (p *pool) formatting(id string) bool {
 	_, err := os.Lstat(p.formattingPath(id))
 	return err == nil
@@ -120,9 +120,8 @@ func isBlank(ctx context.Context, image string) (bool, error) {
 // (Linux, include/uapi/linux/btrfs_tree.h).
 const btrfsLogRoot = 64<<10 + 0x60
 
-// distinguish gives a copy its own filesystem id where two filesystems with one id cannot be
-// mounted on one host: btrfs before Linux 6.7. That would lose a log that was not replayed; a copy
-// with such a log keeps the id.
+// distinguish gives a copy its own filesystem id where two filesystems with one id cannot be mounted on one host: btrfs
+// before Linux 6.7. Changing the id would lose a log that was not replayed, so a copy with such a log keeps it.
 func distinguish(ctx context.Context, image, fsType string) error {
 	if fsType != "btrfs" {
 		return nil

@@ -24,8 +24,8 @@ type groupController struct {
 	*controller
 }
 
-// CreateVolumeGroupSnapshot copies volumes as they are at one moment, or finds the copies that an
-// equal call has made: also when the volumes are gone by now.
+// CreateVolumeGroupSnapshot copies volumes as they are at one moment, or finds the copies that an equal call has made,
+// even if the volumes have been deleted since.
 func (c *groupController) CreateVolumeGroupSnapshot(
 	ctx context.Context, r *csipb.CreateVolumeGroupSnapshotRequest,
 ) (*csipb.CreateVolumeGroupSnapshotResponse, error) {
@@ -168,7 +168,7 @@ func (c *groupController) GetVolumeGroupSnapshot(
 	return &csipb.GetVolumeGroupSnapshotResponse{GroupSnapshot: c.pool.describeGroup(g, members)}, nil
 }
 
-// DeleteVolumeGroupSnapshot deletes a group with all its snapshots; volumes made from them live on.
+// DeleteVolumeGroupSnapshot deletes a group with all its snapshots; volumes created from them stay.
 func (c *groupController) DeleteVolumeGroupSnapshot(
 	ctx context.Context, r *csipb.DeleteVolumeGroupSnapshotRequest,
 ) (*csipb.DeleteVolumeGroupSnapshotResponse, error) {
@@ -200,7 +200,7 @@ func (c *groupController) dropGroup(ctx context.Context, id string, snapshotIDs 
 	return c.pool.removeGroup(id)
 }
 
-// GroupControllerGetCapabilities says what the group controller service can do.
+// GroupControllerGetCapabilities lists the capabilities of the group controller service.
 func (c *groupController) GroupControllerGetCapabilities(
 	context.Context, *csipb.GroupControllerGetCapabilitiesRequest,
 ) (*csipb.GroupControllerGetCapabilitiesResponse, error) {

@@ -22,7 +22,7 @@ const (
 type group struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
-	// Sources are the ids of the volumes that it was taken of, in order.
+	// Sources are the ids of the source volumes, in order.
 	Sources []string `json:"sources"`
 	// Created is the time of creation in Unix nanoseconds.
 	Created int64 `json:"created"`
@@ -33,7 +33,7 @@ func memberOf(group, volume string) string {
 	return snapshots.prefix() + strings.TrimPrefix(group, groupPrefix) + "-" + digest(volume)
 }
 
-// groupOf returns the id of the group that a snapshot belongs to; "" if it belongs to none.
+// groupOf returns the id of the group that a snapshot belongs to; or "".
 func groupOf(id string) string {
 	hash, member, found := strings.Cut(strings.TrimPrefix(id, snapshots.prefix()), "-")
 	if !found || snapshots.checkID(id) != nil || member == "" {
@@ -79,7 +79,7 @@ func readGroup(dir, id string) (group, []record, error) {
 	return g, members, nil
 }
 
-// holdAll locks several volumes or snapshots. All callers name them in the same order, and none waits forever.
+// holdAll locks several volumes or snapshots. All callers pass them in the same order, and no caller waits forever.
 func (p *pool) holdAll(ctx context.Context, k kind, ids []string, how int) (all []record, release func(), err error) {
 	var releases []func()
 	release = func() {
@@ -138,8 +138,8 @@ func closeAll(drafts []draft) {
 	}
 }
 
-// beginGroup creates a new directory with empty images. The pool is locked until then, so that a sweep sees
-// either nothing or locked images. dir is what has to be removed after an error, if it is not empty.
+// beginGroup creates a new directory with empty images. The pool is locked until then, so a sweep sees either nothing
+// or locked images. dir, if it is not empty, must be removed after an error.
 func (p *pool) beginGroup(g group, sources []record) (dir string, drafts []draft, err error) {
 	unlock, err := p.lock()
 	if err != nil {
@@ -191,7 +191,7 @@ func (p *pool) removeGroup(id string) error {
 	return p.discard(groups, id, removeGroupDir)
 }
 
-// sweepGroup deletes a group that was being made or deleted, unless another driver is at work on it.
+// sweepGroup deletes a group whose creation or deletion was interrupted, unless another driver is working on it.
 func sweepGroup(dir string) error {
 	members, err := filepath.Glob(filepath.Join(dir, snapshots.prefix()+"*"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// NodeGetVolumeHealth reports what is damaged in the pool, and errors that the kernel has found in a mounted ext4.
+// NodeGetVolumeHealth reports damage in the pool, and errors that the kernel has found in a mounted ext4.
 func (n *node) NodeGetVolumeHealth(
 	_ context.Context, r *csipb.NodeGetVolumeHealthRequest,
 ) (*csipb.NodeGetVolumeHealthResponse, error) {
@@ -92,7 +92,7 @@ func (n *node) NodeGetStorageHealth(
 	return out, nil
 }
 
-// ailment returns what is wrong with the pool as a whole; its reason is empty if nothing is.
+// ailment returns what is wrong with the pool as a whole; its reason is empty if it is healthy.
 func (p *pool) ailment() (kind csipb.StorageHealthErrorType, reason, message string) {
 	var about struct {
 		ID string `json:"id"`

@@ -25,7 +25,7 @@ const preallocate = "preallocate"
 // errNoPreallocation says that the filesystem of the pool cannot give files space that they have not used.
 var errNoPreallocation = errors.New("the filesystem of the pool cannot preallocate files")
 
-// attributes reads the parameters of a VolumeAttributesClass. given is false if they say nothing.
+// attributes reads the parameters of a VolumeAttributesClass. given is false if they have none.
 func attributes(all map[string]string) (preallocated, given bool, err error) {
 	for key, value := range all {
 		if key != preallocate {
@@ -70,7 +70,7 @@ func (c *controller) ControllerModifyVolume(
 	return &csipb.ControllerModifyVolumeResponse{}, nil
 }
 
-// allocate gives the image of a volume that the caller holds space up to size, which may be more than it has.
+// allocate allocates space for the image of a volume that the caller holds, up to size, which may be more than it has.
 func (p *pool) allocate(id string, size, keep int64) error {
 	image, err := os.OpenFile(p.image(volumes, id), os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {

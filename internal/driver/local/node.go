@@ -126,7 +126,7 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 		}
 	}
 	if v.Preallocated {
-		// What was given back before is taken again. If that is not there any more, the volume is used without it.
+		// Space that was given back before is taken again. If the disk no longer has it, the volume is used without it.
 		_ = n.pool.allocate(v.ID, v.Size, n.keep)
 	}
 	options = append(slices.Clone(options), ownOptions(v, fsType)...)
@@ -159,7 +159,7 @@ func ownOptions(v record, fsType string) []string {
 		// A clone has the UUID of its source; both may be mounted at the same time.
 		return []string{"nouuid"}
 	case fsType == "ext4" && v.Preallocated:
-		// The tables that ext4 would fill with zeros later hold zeros. To fill them, it gives back their space.
+		// The tables that ext4 would zero later are zero already. Zeroing them would allocate their space again.
 		return []string{"noinit_itable"}
 	}
 	return nil
@@ -202,8 +202,8 @@ func (n *node) release(ctx context.Context, v record) error {
 	return n.pool.detach(ctx, v.ID)
 }
 
-// thawOurs thaws the filesystem of a locked volume that is mounted at path. One that a program has left frozen would
-// stay in the kernel after it was unmounted, and keep its device.
+// thawOurs thaws the filesystem of a locked volume that is mounted at path. A frozen filesystem would stay in the
+// kernel after its unmount, and keep its device.
 func (n *node) thawOurs(v record, path string) error {
 	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil {
@@ -276,8 +276,8 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	return n.grow(ctx, v, at, r.GetStagingTargetPath())
 }
 
-// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel does so
-// by a mount that is writable, which the Pod's may not be.
+// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel needs a
+// writable mount for that, which the Pod's may not be.
 func (n *node) grow(ctx context.Context, v record, at mount.Point, staging string) error {
 	if at.ReadOnly {
 		staged, _, err := n.pool.mounts.Look(staging)
@@ -337,7 +337,7 @@ func (n *node) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.N
 	return &csipb.NodeGetInfoResponse{NodeId: n.id, AccessibleTopology: n.pool.topology()}, nil
 }
 
-// NodeGetCapabilities says what the node service can do.
+// NodeGetCapabilities lists the capabilities of the node service.
 func (n *node) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {

@@ -48,10 +48,10 @@ type pool struct {
 	id  string
 	// served is locked while this driver serves its node.
 	served *os.File
-	// loops finds the devices of volumes, mounts what is mounted.
+	// loops finds the devices of volumes, and mounts the mounts.
 	loops  mount.Loops
 	mounts mount.Table
-	// search finds who has a device in use.
+	// search finds the processes that use a device.
 	search mount.Search
 }
 
@@ -112,8 +112,7 @@ func digest(name string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// openPool creates the pool if needed, locks the node for this driver, and deletes what killed
-// drivers have left.
+// openPool creates the pool if needed, locks the node for this driver, and deletes the leftovers of killed drivers.
 func openPool(dir, node string) (*pool, error) {
 	if node == "" {
 		return nil, errors.New("open pool: no id for this node")
@@ -192,8 +191,8 @@ func (p *pool) knowsNode(id string) bool {
 
 func (p *pool) nodePath(id string) string { return filepath.Join(p.dir, "nodes", digest(id)) }
 
-// sweep deletes entries that were being created or deleted when a driver was killed. Those that
-// another driver is creating are locked. What cannot be deleted stays, and is in the error.
+// sweep deletes entries whose creation or deletion was interrupted by a kill. Those that another driver is creating are
+// locked. Entries that cannot be deleted stay, and are in the error.
 func (p *pool) sweep() error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -219,7 +218,7 @@ func sweepOne(dir string) error {
 	return nil
 }
 
-// lockGarbage locks the image of an entry, if it has one; false if another driver is at work on it.
+// lockGarbage locks the image of an entry, if it has one; false if another driver is working on it.
 func lockGarbage(dir string) (unlock func(), mine bool) {
 	f, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

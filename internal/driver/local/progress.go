@@ -31,7 +31,7 @@ func newProgress(log *slog.Logger, image string, info fs.FileInfo) *progress {
 	return &progress{log: log.With("driver", volume.LocalDriver, "image", image), begun: time.Now(), total: total}
 }
 
-// add says that so many more bytes have been copied.
+// add counts more copied bytes.
 func (p *progress) add(bytes int64) {
 	p.done += bytes
 	if now := time.Now(); now.Sub(p.begun) >= patience && now.Sub(p.told) >= remind {

@@ -149,8 +149,7 @@ func (p publication) exists() (bool, error) {
 	return true, nil
 }
 
-// allowed refuses a mount that would show nothing, or that violates what was promised to another
-// target.
+// allowed refuses a mount that would show nothing, or that violates a guarantee given to another target.
 func (p publication) allowed() error {
 	if alone := p.mode == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER; alone || p.block {
 		other, err := p.pool.shownAt(p.device, p.staging, p.target)

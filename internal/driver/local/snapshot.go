@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// CreateSnapshot copies a volume as it is at one moment, or finds the copy
-// that an equal call has made: also when the volume is gone by now.
+// CreateSnapshot copies a volume as it is at one moment, or finds the copy that an equal call has made, even if the
+// volume has been deleted since.
 func (c *controller) CreateSnapshot(
 	ctx context.Context, r *csipb.CreateSnapshotRequest,
 ) (*csipb.CreateSnapshotResponse, error) {

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// use is what a node wants a volume's device for.
+// use is how a node uses a volume's device.
 type use struct {
 	// node is the digest of the node's id, how that of the filesystem's type and the mount options, which the kernel
 	// takes from the first of several mounts and ignores in the others.
@@ -34,14 +34,14 @@ func (n *node) useOf(fsType string, c *csipb.VolumeCapability) use {
 const (
 	// notePrefix begins the notes that this driver leaves with devices, noteDigest is the length of the digests in them.
 	notePrefix, noteDigest = "volplane", 16
-	// severalNodes is in the place of the node if a device was used by more than one, or that is not known.
+	// severalNodes replaces the node if a device was used by more than one, or by an unknown one.
 	severalNodes = "several"
 )
 
-// takeTries is how often a device is looked up again that its last user has just released.
+// takeTries is how often a device is looked up again after its last user has just released it.
 const takeTries = 10
 
-// note is the text that is left with a device: who uses it, and how its filesystem was mounted.
+// note is the text stored with a device: its user, and how its filesystem was mounted.
 func (u use) note() string { return notePrefix + ":" + u.node + ":" + u.how }
 
 // readNote reads a note; ok is false for one that this driver has not written.
@@ -88,11 +88,11 @@ func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 // errOthers says that a device is in use in a way that excludes this use.
 var errOthers = errors.New("it is in use otherwise")
 
-// again decides whether a device can be used once more, and returns the note for it. shown says that a claimed device
+// again decides whether an existing device can be used, and returns the note for it. shown means that a claimed device
 // is mounted where the driver sees it.
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
-	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.
+	// A mount that the driver does not see was unmounted by it: it is the rest of a use that has ended for Kubernetes.
 	rest := s.AutoClear || s.Claimed && !shown && ours
 	switch {
 	case !rest:
@@ -109,7 +109,7 @@ func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	return last.note(), nil
 }
 
-// stillOpen is the error of an operation that has to wait for what has a device in use. It names that.
+// stillOpen is the error of an operation that has to wait for the users of a device. It names one.
 func (p *pool) stillOpen(ctx context.Context, id, device string) error {
 	who := "a process"
 	// Without an answer no process is named.

@@ -13,13 +13,13 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// thawPatience is how long one try to lock a volume takes while the driver that has it copies it.
+// thawPatience is how long one try to lock a volume takes while another driver copies it.
 const thawPatience = time.Minute
 
 // thawAll thaws filesystems that a killed driver has left frozen: those of volumes that are not locked, because a
 // driver holds the lock for as long as it has the filesystem frozen, and the kernel releases the lock of a killed one.
-// A volume that is locked is in use by another driver, and is thawed when that driver has finished. stop ends the wait
-// for those.
+// A locked volume is in use by another driver, and is thawed when that driver has finished. stop ends the wait for
+// those.
 func thawAll(ctx context.Context, p *pool) (stop func(), err error) {
 	all, err := p.list(volumes)
 	if err != nil {

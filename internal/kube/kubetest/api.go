@@ -19,17 +19,15 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// API keeps objects as the API server does: each has an identity, and each write
-// gives it a new version; one of an older version or of another object of the name is a
-// conflict; a status is written by itself, and nothing else with it; a deleted object
-// stays until its last finalizer is gone, or its node releases it. It is a client that
-// may do anything, and records its requests. Methods that compare writes or events wait
-// until all goroutines rest, and are for tests in a bubble of synctest.
+// API keeps objects as the API server does: each has a UID, and each write gives it a new version; a write of an older
+// version or of an earlier object of the same name is a conflict; a status is written separately from the rest; a
+// deleted object stays until its last finalizer is gone, or its node releases it. It is a client that may do anything,
+// and records its requests. Methods that compare writes or events wait until all goroutines rest, and are for tests in
+// a bubble of synctest.
 type API struct {
 	*fake.Clientset
-	// Fate, when set, decides about each write, by its number, counted from 1, and its
-	// words, as Wrote has them: whether it is done, and what is answered. Once a
-	// controller runs it is set under the lock.
+	// Fate, if set, decides about each write, by its number, counted from 1, and its text, as in Wrote: whether it is
+	// done, and what is answered. Once a controller runs, set it under the lock.
 	Fate func(n int, write string) (done bool, err error)
 	// Seen, if set, is called after each write, and with each event.
 	Seen func(Write)
@@ -106,11 +104,10 @@ func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 	return c
 }
 
-// Tracker is how others write, even in the middle of a request: it checks no versions,
-// and ignores finalizers.
+// Tracker is how other clients write, even in the middle of a request: it checks no versions, and ignores finalizers.
 func (a *API) Tracker() clienttesting.ObjectTracker { return a.objects }
 
-// Put has another client create objects or replace all of them.
+// Put makes another client create objects or replace all of them.
 func (a *API) Put(all ...runtime.Object) {
 	a.t.Helper()
 	for _, o := range all {
@@ -135,7 +132,7 @@ func (a *API) Set(all ...runtime.Object) {
 	a.objects.version = 1
 }
 
-// Edit has another client replace an object, which is gone then if it was deleted and nothing keeps it any more.
+// Edit makes another client replace an object, which is removed if it was deleted and nothing keeps it any more.
 func (a *API) Edit(o runtime.Object) {
 	a.t.Helper()
 	a.Put(o)
@@ -144,12 +141,12 @@ func (a *API) Edit(o runtime.Object) {
 	}
 }
 
-// Delete has another client delete an object, which stays as long as something keeps it.
+// Delete makes another client delete an object, which stays as long as a finalizer keeps it.
 func (a *API) Delete(o runtime.Object, options metav1.DeleteOptions) error {
 	return a.end(ResourceOf(o), o, options)
 }
 
-// Drop has another client remove an object, whatever keeps it.
+// Drop makes another client remove an object unconditionally.
 func (a *API) Drop(o runtime.Object) {
 	a.t.Helper()
 	m := MetaOf(o)
@@ -158,8 +155,7 @@ func (a *API) Drop(o runtime.Object) {
 	}
 }
 
-// Silence has watches that begin later report nothing: what caches list at their start is
-// all that they receive from others.
+// Silence makes later watches report nothing: caches then receive from others only what they list at their start.
 func (a *API) Silence() {
 	a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
 		return true, watch.NewRaceFreeFake(), nil
@@ -197,8 +193,8 @@ func (a *API) Did(want ...string) {
 	}
 }
 
-// Told compares the different events since it was called last, in any order, as "TYPE
-// NAMESPACE/NAME REASON: MESSAGE (WHO ACTS NEXT)".
+// Told compares the distinct events since its last call, in any order, as "TYPE NAMESPACE/NAME REASON: MESSAGE (WHO
+// ACTS NEXT)".
 func (a *API) Told(want ...string) {
 	a.t.Helper()
 	synctest.Wait()
@@ -212,7 +208,7 @@ func (a *API) Told(want ...string) {
 	a.told = nil
 }
 
-// Forget has Wrote and Told know only of what comes.
+// Forget makes Wrote and Told ignore everything that has happened so far.
 func (a *API) Forget() {
 	synctest.Wait()
 	a.mu.Lock()
@@ -220,7 +216,7 @@ func (a *API) Forget() {
 	a.writes, a.told = nil, nil
 }
 
-// Has compares objects as they are with what they are wanted to be.
+// Has compares the current objects with the wanted ones.
 func (a *API) Has(want ...runtime.Object) {
 	a.t.Helper()
 	synctest.Wait()
@@ -229,8 +225,7 @@ func (a *API) Has(want ...runtime.Object) {
 	}
 }
 
-// Is compares an object as it is now with what it is wanted to be; more are further
-// options of the comparison.
+// Is compares the current object with the wanted one; more are further options of the comparison.
 func (a *API) Is(want runtime.Object, more ...cmp.Option) {
 	a.t.Helper()
 	m := MetaOf(want)

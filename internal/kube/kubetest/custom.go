@@ -56,7 +56,7 @@ func (s Scheme) of(group string) *runtime.Scheme {
 	return scheme.Scheme
 }
 
-// New makes an object of a kind.
+// New creates an object of a kind.
 func (s Scheme) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	return s.of(kind.Group).New(kind)
 }
@@ -88,7 +88,7 @@ func (s Scheme) Custom() []schema.GroupVersionKind {
 	})
 }
 
-// Customized returns a client with a way to custom resources: requests over its REST client become actions of the
+// Customized returns a client with access to custom resources: requests over its REST client become actions of the
 // clientset, like all others.
 func Customized(c *fake.Clientset) *CustomClient { return &CustomClient{c} }
 

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// fields has a write done, and fails the test if it changes a field of the object that no
-// right to it names. Without rights, the writer may change anything.
+// fields performs a write, and fails the test if it changes a field of the object that no right names. Without rights,
+// the writer may change anything.
 func fields(
 	t testing.TB, rights []kube.Access, tracker clienttesting.ObjectTracker, a clienttesting.Action,
 	do func() (runtime.Object, error),
@@ -70,8 +70,7 @@ func Undeclared(rights []kube.Access, verb, group, resource string, before, afte
 	})
 }
 
-// Covers says whether a field is another one or has it below it; both as kube.Field
-// has them.
+// Covers says whether a field equals another one or contains it; both in the form of kube.Field.
 func Covers(field, path string) bool {
 	if beginning, ok := strings.CutSuffix(field, "*]"); ok {
 		return strings.HasPrefix(path, beginning)
@@ -80,8 +79,7 @@ func Covers(field, path string) bool {
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// Changed returns the fields in which two states of an object differ, but for what the
-// API server itself sets.
+// Changed returns the fields in which two states of an object differ, except those that the API server itself sets.
 func Changed(before, after any) []string {
 	was, is := leaves(before), leaves(after)
 	all := maps.Clone(was)
@@ -140,8 +138,8 @@ func collect(all map[string]string, path string, value any) {
 	}
 }
 
-// Meant says whether a patch is about a field: a patch that names no version may follow
-// another client's write, which is in the answer, too.
+// Meant says whether a patch names a field: a patch without a version may follow another client's write, which is then
+// in the answer, too.
 func Meant(kind types.PatchType, patch []byte, path string) bool {
 	var named []string
 	if kind == types.JSONPatchType {
@@ -162,8 +160,8 @@ func Meant(kind types.PatchType, patch []byte, path string) bool {
 	return slices.ContainsFunc(named, func(n string) bool { return Covers(n, path) || Covers(path, n) })
 }
 
-// patched returns the fields that a merge patch names. All of a list is one, but of conditions only those are named
-// that are in the list: a strategic merge patch adds them to the others.
+// patched returns the fields that a merge patch names. A whole list is one field, except that of conditions only the
+// listed ones are named: a strategic merge patch merges them with the others.
 func patched(kind types.PatchType, patch map[string]any, at string) []string {
 	var out []string
 	for key, value := range patch {

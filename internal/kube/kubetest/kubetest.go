@@ -13,15 +13,13 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// Eventually fails the test when f does not become empty within a minute; f says
-// what is missing.
+// Eventually fails the test if f does not return "" within a minute; f returns what is missing.
 func Eventually(t testing.TB, f func() string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, f)
 }
 
-// Whole compares objects in everything that clients have written, but not in what the API
-// adds to each.
+// Whole compares objects in all fields that clients have written, but not in what the API adds.
 func Whole() cmp.Options {
 	return cmp.Options{
 		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),

@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Writes returns what a client has written, one line for each, without events: with
-// what a patch says, and what a deletion depends on.
+// Writes returns a client's writes, one line for each, without events: with the content of a patch and the
+// preconditions of a deletion.
 func Writes(c *fake.Clientset) []string {
 	var out []string
 	for _, a := range c.Actions() {
@@ -45,7 +45,7 @@ func written(a clienttesting.Action) string {
 	return ""
 }
 
-// limits says what a deletion depends on.
+// limits describes the preconditions of a deletion.
 func limits(d metav1.DeleteOptions) string {
 	var out strings.Builder
 	if p := d.Preconditions; p != nil && p.UID != nil {
@@ -60,7 +60,7 @@ func limits(d metav1.DeleteOptions) string {
 	return out.String()
 }
 
-// Written compares the verbs and resources of all that was written, but events.
+// Written compares the verbs and resources of all writes, except events.
 func Written(t testing.TB, client *fake.Clientset, want ...string) {
 	t.Helper()
 	var got []string
@@ -74,8 +74,8 @@ func Written(t testing.TB, client *fake.Clientset, want ...string) {
 	}
 }
 
-// Told waits until these are all events, in any order: type, kind and name of their
-// object, reason, message, and how often.
+// Told waits until the events are exactly these, in any order: type, kind and name of their object, reason, message,
+// and count.
 func Told(t testing.TB, client *fake.Clientset, want ...string) {
 	t.Helper()
 	slices.Sort(want)
@@ -95,7 +95,7 @@ func Told(t testing.TB, client *fake.Clientset, want ...string) {
 	})
 }
 
-// Notes are the keys that a controller was to reconcile. They are safe for concurrent use.
+// Notes are the keys that a controller had to reconcile. They are safe for concurrent use.
 type Notes struct {
 	mu  sync.Mutex
 	all []string
@@ -107,8 +107,7 @@ func KeyOf(text string) controller.Key {
 	return controller.Key{Kind: word[0], Namespace: strings.Join(word[1:len(word)-1], ""), Name: word[len(word)-1]}
 }
 
-// Instead has a controller only record which keys it is to reconcile, and returns what it
-// would do.
+// Instead makes a controller only record its keys, and returns its Reconcile.
 func (n *Notes) Instead(
 	c *controller.Controller,
 ) (do func(context.Context, controller.Key) (controller.Result, error)) {
@@ -122,8 +121,8 @@ func (n *Notes) Instead(
 	return do
 }
 
-// Since waits until all is quiet in a bubble, and compares what was noted, in any
-// order and however often, since the last time.
+// Since waits until all is quiet in a bubble, and compares the keys recorded since the last call, in any order and
+// regardless of repetitions.
 func (n *Notes) Since(t testing.TB, want ...string) {
 	t.Helper()
 	synctest.Wait()
@@ -158,7 +157,7 @@ func just(want []string) (differs func(got []string) string) {
 	return func(got []string) string { return cmp.Diff(want, got, cmpopts.EquateEmpty()) }
 }
 
-// take forgets what was noted if nothing of it is missing.
+// take forgets the recorded keys if they include all wanted ones.
 func (n *Notes) take(missing func(all []string) string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

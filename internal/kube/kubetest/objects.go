@@ -18,9 +18,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// objects keeps objects and gives each write of one the next version, and each new
-// object an identity if it has none. The tracker inside counts lists and the watches
-// that follow them by itself.
+// objects keeps objects and gives each write the next version, and each new object a UID if it has none. The tracker
+// inside counts lists and the watches that follow them on its own.
 type objects struct {
 	clienttesting.ObjectTracker
 
@@ -37,8 +36,8 @@ func newObjects() *objects {
 	}
 }
 
-// stamped returns a copy of an object, which is the caller's, with the next version.
-// Events have none, so that their number does not matter.
+// stamped returns a copy of an object, which the caller owns, with the next version. Events get none, and their number
+// has no effect.
 func (s *objects) stamped(o runtime.Object) runtime.Object {
 	o = o.DeepCopyObject()
 	if _, ok := o.(*corev1.Event); ok {
@@ -49,7 +48,7 @@ func (s *objects) stamped(o runtime.Object) runtime.Object {
 	return o
 }
 
-// Add has a client create an object.
+// Add makes a client create an object.
 func (s *objects) Add(o runtime.Object) error {
 	return s.Create(ResourceOf(o), o, MetaOf(o).GetNamespace())
 }
@@ -67,7 +66,7 @@ func (s *objects) Create(
 	return s.ObjectTracker.Create(r, o, ns, opts...)
 }
 
-// Update has a client replace an object, whichever version it knows.
+// Update makes a client replace an object, whichever version it knows.
 func (s *objects) Update(
 	r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.UpdateOptions,
 ) error {
@@ -80,7 +79,7 @@ func (s *objects) Update(
 	return s.ObjectTracker.Update(r, o, ns, opts...)
 }
 
-// Patch replaces an object by what a patch has made of it, which is the answer.
+// Patch replaces an object by the result of a patch, which is the answer.
 func (s *objects) Patch(
 	r schema.GroupVersionResource, o runtime.Object, ns string, _ ...metav1.PatchOptions,
 ) error {
@@ -98,8 +97,8 @@ func (s *objects) Patch(
 	return s.ObjectTracker.Update(r, stamped, ns)
 }
 
-// conflict refuses an object that was made of an older version than there is, or is
-// meant for another object of the name. What says neither suits any.
+// conflict refuses an object that is based on an older version, or is meant for an earlier object of the same name. An
+// object without version and UID is always accepted.
 func conflict(r schema.GroupVersionResource, now, o metav1.Object) error {
 	version, uid := o.GetResourceVersion(), o.GetUID()
 	if (version == "" || version == now.GetResourceVersion()) && (uid == "" || uid == now.GetUID()) {
@@ -109,7 +108,7 @@ func conflict(r schema.GroupVersionResource, now, o metav1.Object) error {
 		now.GetResourceVersion(), now.GetUID(), version, uid))
 }
 
-// Delete takes an object away, whatever keeps it.
+// Delete removes an object unconditionally.
 func (s *objects) Delete(r schema.GroupVersionResource, ns, name string, opts ...metav1.DeleteOptions) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

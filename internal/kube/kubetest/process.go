@@ -35,8 +35,8 @@ type Process struct {
 	ctx   context.Context
 }
 
-// Begin returns a controller that knows what there is now. It does what the test calls,
-// or works by itself from Work on, until Kill.
+// Begin returns a controller with the current objects. It does what the test calls, or works on its own from Work on,
+// until Kill.
 func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process {
 	a.t.Helper()
 	p := &Process{t: a.t}
@@ -65,9 +65,8 @@ func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process 
 	return p
 }
 
-// follow is called before caches start, and returns a function that waits until all that
-// they have listed is watched: the watches of this API do not report what was deleted in
-// between.
+// follow is called before caches start, and returns a function that waits until everything that they have listed is
+// watched: the watches of this API do not report deletions in between.
 func (p *Process) follow() (followed func()) {
 	watched := make(chan string, 100)
 	p.Client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
@@ -87,12 +86,12 @@ func (p *Process) follow() (followed func()) {
 		for len(waits) > 0 {
 			delete(waits, <-watched)
 		}
-		// The last one has begun now, and has an answer when the client is free.
+		// The last request has begun now, and is answered when the client is free.
 		p.Client.Actions()
 	}
 }
 
-// Work has the controller work by itself.
+// Work makes the controller work on its own.
 func (p *Process) Work() {
 	p.ended.Go(func() {
 		if err := p.Run(p.ctx); err != nil {
@@ -108,8 +107,7 @@ func (p *Process) Kill() {
 	p.ended.Wait()
 }
 
-// Run has a controller work by itself in a bubble until stop is called, and returns
-// when it rests.
+// Run makes a controller work on its own in a bubble until stop is called, and returns when it rests.
 func (a *API) Run(build func(controller.Env) *controller.Controller) (c *controller.Controller, stop func()) {
 	a.t.Helper()
 	p := a.Begin(build)
@@ -124,7 +122,7 @@ func (a *API) Run(build func(controller.Env) *controller.Controller) (c *control
 	}
 }
 
-// Pass lets time pass, which only the clock of a bubble does, and all rest.
+// Pass advances the clock of a bubble, and waits until all is at rest.
 func Pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -136,14 +134,14 @@ type Objects[T runtime.Object] interface {
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// Change has a client change an object, with its status, and waits until all watches have reported it.
+// Change makes a client change an object, with its status, and waits until all watches have reported it.
 func Change[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 	a.t.Helper()
 	Quietly(a, of, name, f)
 	Pass(soon)
 }
 
-// Quietly has a client change an object in the middle of another operation.
+// Quietly makes a client change an object in the middle of another operation.
 func Quietly[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 	a.t.Helper()
 	o, err := of.Get(a.t.Context(), name, metav1.GetOptions{})
@@ -155,8 +153,8 @@ func Quietly[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 	a.Edit(o)
 }
 
-// Remove has a client delete an object without a grace period for its node, and waits
-// until all watches have reported it.
+// Remove makes a client delete an object without a grace period for its node, and waits until all watches have reported
+// it.
 func Remove[T runtime.Object](a *API, of Objects[T], name string) {
 	a.t.Helper()
 	o, err := of.Get(a.t.Context(), name, metav1.GetOptions{})

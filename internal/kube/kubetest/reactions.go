@@ -22,7 +22,7 @@ import (
 // givenUID is the prefix of each UID that this API assigns.
 const givenUID = "uid-"
 
-// write has a write done as Fate decides, and records it; an event does not count as a write.
+// write performs a write as Fate decides, and records it; an event does not count as a write.
 func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clienttesting.ReactionFunc {
 	return func(action clienttesting.Action) (bool, runtime.Object, error) {
 		w := a.described(action)
@@ -57,7 +57,7 @@ func (a *API) described(action clienttesting.Action) Write {
 	return w
 }
 
-// decide has a write done as Fate wants.
+// decide performs a write according to Fate.
 func (a *API) decide(
 	w *Write, action clienttesting.Action, do func(clienttesting.Action) (runtime.Object, error),
 ) runtime.Object {
@@ -108,7 +108,7 @@ func (a *API) create(action clienttesting.Action) (runtime.Object, error) {
 	case *corev1.Binding:
 		return o, a.bind(action, o)
 	case *corev1.Event:
-		// Its name is made from the time, which stands still in a bubble.
+		// Its name is derived from the time, which stands still in a bubble.
 		e := o.DeepCopy()
 		for n := 2; ; n++ {
 			if _, err := a.now(action, e.Name); err != nil {
@@ -169,7 +169,7 @@ func (a *API) patch(action clienttesting.Action) (runtime.Object, error) {
 	return o, a.collect(action.GetResource(), o)
 }
 
-// remove takes an object away, or has it go when it may.
+// remove deletes an object, or marks it as being deleted.
 func (a *API) remove(action clienttesting.Action) (runtime.Object, error) {
 	d := action.(clienttesting.DeleteActionImpl)
 	now, err := a.now(action, d.Name)
@@ -179,7 +179,7 @@ func (a *API) remove(action clienttesting.Action) (runtime.Object, error) {
 	return now, a.end(action.GetResource(), now, d.DeleteOptions)
 }
 
-// end has an object go, as soon as it may.
+// end deletes an object as soon as nothing keeps it.
 func (a *API) end(r schema.GroupVersionResource, now runtime.Object, d metav1.DeleteOptions) error {
 	m := MetaOf(now)
 	if p := d.Preconditions; p != nil {
@@ -201,8 +201,7 @@ func (a *API) end(r schema.GroupVersionResource, now runtime.Object, d metav1.De
 	return a.objects.Delete(r, m.GetNamespace(), m.GetName())
 }
 
-// graceOf returns how long the node of a Pod has for its end; nil is that it is not
-// asked.
+// graceOf returns the grace period for a Pod's node; nil means that the node takes no part.
 func graceOf(p *corev1.Pod, d metav1.DeleteOptions) *int64 {
 	grace := ptr.Deref(d.GracePeriodSeconds, 30)
 	if p.Spec.NodeName == "" || grace == 0 {
@@ -215,7 +214,7 @@ func (a *API) now(action clienttesting.Action, name string) (runtime.Object, err
 	return a.objects.Get(action.GetResource(), action.GetNamespace(), name)
 }
 
-// keep puts an object in the place of what there is of it, and returns it as it is now.
+// keep replaces an object, and returns it as it is now.
 func (a *API) keep(action clienttesting.Action, o runtime.Object) (runtime.Object, error) {
 	m, r := MetaOf(o), action.GetResource()
 	if err := a.objects.Update(r, o, m.GetNamespace()); err != nil {

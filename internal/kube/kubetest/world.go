@@ -17,14 +17,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// World is an API in which a controller works by itself, while the test plays everybody
-// else. It is to be used in a bubble of synctest.
+// World is an API in which a controller works on its own, while the test plays all other clients. Use it in a bubble of
+// synctest.
 type World struct {
 	*testing.T
 	// Users is the client of everybody else, Own the controller's.
 	Users *API
 	Own   *fake.Clientset
-	// OnStart, when set, is called before the controller starts once more.
+	// OnStart, when set, is called before the controller starts again.
 	OnStart func()
 
 	build func(controller.Env) *controller.Controller
@@ -56,7 +56,7 @@ func (w *World) start() {
 	Pass(soon)
 }
 
-// Restart has the controller forget all that it remembers.
+// Restart makes the controller forget its memory.
 func (w *World) Restart() {
 	w.Helper()
 	w.life.Kill()

@@ -16,9 +16,9 @@ const maxDepth = 200
 
 var errDepth = errors.New("directories are nested too deeply")
 
-// Incomplete is the error of a walk that came to its end and could not change all.
+// Incomplete is the error of a walk that reached its end but could not change everything.
 type Incomplete struct {
-	// Count is the number of files and directories that are not changed; what is in such a directory is not counted.
+	// Count is the number of files and directories that are not changed; the content of such a directory is not counted.
 	Count int
 	// First is the first cause. It names the file within the volume.
 	First error

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestApply uses the test's own group, the only one that every user may give
-// files to.
+// TestApply uses the test's own group, the only one to which every user may assign files.
 func TestApply(t *testing.T) {
 	top, outside := t.TempDir(), t.TempDir()
 	secret := filepath.Join(outside, "secret")

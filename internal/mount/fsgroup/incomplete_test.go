@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestApplyGoesOn has directories that are nested too deeply, and an immutable file. Apply changes the others.
+// TestApplyGoesOn: in a tree with directories that are nested too deeply, and an immutable file, Apply changes the
+// other files.
 func TestApplyGoesOn(t *testing.T) {
 	top := t.TempDir()
 	deep := top

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FileLabel returns the label of files that a container with these options may use. What the options leave open is
-// the host's default, as a container runtime has it. It is empty on a host without SELinux, and for options without a
-// level: the runtime chooses one for each container, which is not known elsewhere.
+// FileLabel returns the label of files that a container with these options may use. Omitted options have the host's
+// default, as in a container runtime. It is empty on a host without SELinux, and for options without a level: the
+// runtime chooses one for each container, which is not known elsewhere.
 func FileLabel(o *corev1.SELinuxOptions) (string, error) {
 	if o == nil || o.Level == "" || !selinux.GetEnabled() {
 		return "", nil
@@ -19,12 +19,12 @@ func FileLabel(o *corev1.SELinuxOptions) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("SELinux label for level %.100q: %w", o.Level, err)
 	}
-	// The library keeps levels that it has given out from being given out again, for a runtime.
+	// The library does not give out a level twice, which only a runtime needs.
 	selinux.ReleaseLabel(process)
 	return file, nil
 }
 
-// arguments spells options as the library takes them.
+// arguments returns options in the library's syntax.
 func arguments(o *corev1.SELinuxOptions) []string {
 	var out []string
 	for _, part := range []struct{ name, value string }{

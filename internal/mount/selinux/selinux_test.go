@@ -21,7 +21,7 @@ func TestFileLabel(t *testing.T) {
 	}
 }
 
-// TestArguments: the library is given what the options say, and nothing for what they leave open.
+// TestArguments: the library receives what the options set, and nothing for what they leave open.
 func TestArguments(t *testing.T) {
 	for want, o := range map[string]*corev1.SELinuxOptions{
 		"level:s0":                            {Level: "s0"},

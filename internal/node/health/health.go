@@ -39,7 +39,7 @@ type Options struct {
 	Every time.Duration
 	// HealthChanged receives the keys of the Pods of a volume whose health has changed.
 	HealthChanged func(pod string)
-	// StorageHealth receives what a driver tells of its storage.
+	// StorageHealth receives what a driver reports about its storage.
 	StorageHealth func(ctx context.Context, driver string, conditions []storagev1.StorageHealthCondition)
 	// MountsRead receives the mount table that each inspection reads.
 	MountsRead func(points map[string]mount.Point)
@@ -168,8 +168,8 @@ func (m *Monitor) lastOf(r *decide.Record) Stats {
 	return now
 }
 
-// inspect adds what the host shows of a volume, and says whether it is mounted; measure says that its
-// driver does not report the usage.
+// inspect adds what the host shows about a volume, and says whether it is mounted; measure means that its driver does
+// not report the usage.
 func (m *Monitor) inspect(
 	ctx context.Context, r *decide.Record, path string, points map[string]mount.Point, now *Stats, measure bool,
 ) (decide.State, bool) {
@@ -200,7 +200,7 @@ func writable(r *decide.Record, points map[string]mount.Point) bool {
 	})
 }
 
-// stateOf returns the state that a driver's answers and the usage tell.
+// stateOf returns the state according to a driver's answers and the usage.
 func stateOf(now Stats) decide.State {
 	u, s := now.Usage, decide.State{DriverProblems: now.problems}
 	// A driver may report only a part of the usage.
@@ -213,15 +213,15 @@ func stateOf(now Stats) decide.State {
 	return s
 }
 
-// covered says whether another filesystem is mounted over a target, so that nothing is known of the volume's.
+// covered says whether another filesystem is mounted over a target, which hides the volume's.
 func covered(t decide.Target, points map[string]mount.Point) bool {
 	p, mounted := points[t.Path]
 	return mounted && !p.MayShow(t.Filesystem)
 }
 
-// becameReadOnly says whether the filesystem at a path has become read-only after it was mounted to be
-// writable. A driver that mounts read-only sets the flag of the mount; so a filesystem that is
-// read-only without that flag, or that was writable here before, has changed.
+// becameReadOnly says whether the filesystem at a path has become read-only after a writable mount. A driver that
+// mounts read-only sets the flag of the mount; so a filesystem that is read-only without that flag, or that was
+// writable here before, has changed.
 func (m *Monitor) becameReadOnly(path string, points map[string]mount.Point) bool {
 	p, mounted := points[path]
 	m.mu.Lock()

@@ -21,17 +21,17 @@ import (
 // askTimeout bounds a poll of a driver.
 const askTimeout = 10 * time.Second
 
-// asks says which questions a driver answers.
+// asks has the queries that a driver supports.
 type asks struct{ stats, health bool }
 
-// place is where a driver is asked about a volume.
+// place is the path with which a driver is called about a volume.
 type place struct {
 	path string
-	// published says that the volume can be seen there; otherwise it was only tried to publish it.
+	// published means that the volume can be seen there; otherwise its publishing was only attempted.
 	published bool
 }
 
-// placeOf returns where to ask about a volume, and whether to ask at all.
+// placeOf returns the path with which to query a volume, and whether to query it at all.
 func placeOf(r *decide.Record, points map[string]mount.Point) (place, bool) {
 	hidden := false
 	for _, t := range r.Targets {
@@ -48,7 +48,7 @@ func placeOf(r *decide.Record, points map[string]mount.Point) (place, bool) {
 }
 
 // pollDriver reads the state of a driver's volumes and of its storage; d is nil if it is not registered. A driver that
-// does not answer for one volume is not asked about the others.
+// does not respond for one volume is not queried about the others.
 func (m *Monitor) pollDriver(
 	ctx context.Context, d *csi.Driver, records []*decide.Record, points map[string]mount.Point,
 ) {
@@ -80,8 +80,8 @@ func (m *Monitor) pollDriver(
 	}
 }
 
-// pollVolume asks a driver about a volume, and says whether it has answered anything. Each question stands for itself:
-// a driver that cannot measure a volume is the first that should tell what is wrong with it.
+// pollVolume calls a driver about a volume, and says whether any call was answered. Each call counts on its own: a
+// driver that cannot measure a volume is the first that should report what is wrong with it.
 func (m *Monitor) pollVolume(
 	ctx context.Context, d *csi.Driver, r *decide.Record, at place, ask *asks, now *Stats,
 ) (answered bool) {
@@ -130,7 +130,7 @@ func askUsage(ctx context.Context, d *csi.Driver, r *decide.Record, path string,
 	return nil
 }
 
-// askHealth changes nothing if the driver answers with an error: that is no recovery.
+// askHealth changes nothing if the driver answers with an error, which is not a recovery.
 func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string, now *Stats) error {
 	h, err := d.NodeClient().NodeGetVolumeHealth(ctx,
 		&csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
@@ -141,12 +141,12 @@ func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string
 	return nil
 }
 
-// tell takes over what a driver has reported about the volume.
+// tell stores what a driver has reported about the volume.
 func (s *Stats) tell(all []*csipb.VolumeHealth_VolumeHealthEntry) {
 	s.Told, s.Conditions, s.problems = true, health.OfVolume(health.ReportsOf(all)), problems(all)
 }
 
-// pollStorage asks a driver how its storage is, seen from this node.
+// pollStorage queries a driver for the health of its storage, as seen from this node.
 func (m *Monitor) pollStorage(ctx context.Context, d *csi.Driver) {
 	asking, cancel := context.WithTimeout(csi.About(ctx, csi.Subject{Node: m.Node}), askTimeout)
 	defer cancel()
@@ -207,10 +207,10 @@ type Stats struct {
 	Usage mount.Usage
 	// ReadOnly says that all its mounts on this host are read-only, so that it does not become fuller.
 	ReadOnly bool
-	// Health is what is wrong with it, empty if nothing is; Next is who has to act.
+	// Health is what is wrong with it, empty if it is healthy; Next is who has to act.
 	Health string
 	Next   volume.Actor
-	// Told says that its driver has told how it is, and Conditions are what it told, in the form of the API.
+	// Told means that the driver has reported the volume's health, and Conditions is that report in the form of the API.
 	Told       bool
 	Conditions []corev1.VolumeHealthCondition
 	// At is the time of the last inspection.

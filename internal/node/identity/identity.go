@@ -30,7 +30,8 @@ type Options struct {
 	Labels map[string]string
 	// ControlPlane is the value of volume.AnnControlPlane, "" if the agent is not in the process of a control plane.
 	ControlPlane string
-	// Sole says that no other process serves the objects of the API, so that only a start of this one has them restored.
+	// Sole means that no other process serves the objects of the API, so they can be restored only by a start of this
+	// process.
 	Sole       bool
 	Client     kubernetes.Interface
 	Nodes      *kube.Cache[*corev1.Node]
@@ -143,8 +144,7 @@ func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 // administrator has accepted that yet.
 func (n *Node) Hold(ctx context.Context) error { return n.hold(ctx) }
 
-// AttachLimitReached says that an attach failed because of a driver's limit: the driver is asked for
-// its limit again.
+// AttachLimitReached reports that an attach failed because of a driver's limit, which is then read again.
 func (n *Node) AttachLimitReached(driver string) { n.limits.setFull(driver) }
 
 // Resync repairs the Node's volumesInUse if it was changed.
@@ -202,8 +202,8 @@ func (n *Node) recreateNode(ctx context.Context) {
 	}
 }
 
-// refused records at the Node why a driver is not registered, and with nil that it is so no longer. The node acts next
-// if the driver answered with an error after which it tries again; otherwise a user has to act.
+// refused records at the Node why a driver is not registered; nil removes that record. The node acts next if it tries
+// again after the driver's error; otherwise a user has to act.
 func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 	if noted := n.object.noteRefused(ctx, driver, err); noted != nil && ctx.Err() == nil {
 		n.Log.Warn("node cannot be told of a refused driver", "driver", driver, "err", noted)

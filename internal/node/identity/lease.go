@@ -25,7 +25,7 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration, turned f
 	for failed := 0; ctx.Err() == nil; {
 		turned()
 		wait := heartbeatEvery
-		// An API server that does not answer is no reason to wait for ever.
+		// An API server that does not respond is no reason to wait forever.
 		try, end := context.WithTimeout(ctx, leaseSeconds*time.Second)
 		err := o.renew(try)
 		end()
@@ -43,7 +43,7 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration, turned f
 }
 
 // renew writes the time into the Lease, and creates it if needed. The Lease belongs to the Node, as a kubelet's does;
-// otherwise it would stay when the Node is gone, also one that was made without an owner or for an earlier Node.
+// otherwise it would stay when the Node is gone, even one that was created without an owner or for an earlier Node.
 func (o *object) renew(ctx context.Context) error {
 	leases := o.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	lease, err := leases.Get(ctx, o.name, metav1.GetOptions{})

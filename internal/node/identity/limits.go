@@ -60,7 +60,7 @@ func (l *limits) finish(driver string) {
 	delete(l.asking, driver)
 }
 
-// run asks drivers for their limits until ctx ends.
+// run reads drivers' limits until ctx ends.
 func (l *limits) run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -15,23 +15,23 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Marks maintain the Node's volumesInUse, which tells the attach/detach controller that a volume is
-// mounted or about to be. Concurrent changes share a patch.
+// Marks maintain the Node's volumesInUse, which shows the attach/detach controller that a volume is mounted or about to
+// be. Concurrent changes share a patch.
 type Marks struct {
 	client kubernetes.Interface
 	node   string
-	// wrote receives the Node that the API returned, whose volumesAttached is newer than any cache's.
+	// wrote receives the Node that the API returned, whose volumesAttached is newer than that of any cache.
 	wrote func(*corev1.Node)
 	// wake starts a write.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// desired are the entries that the Node shall have, confirmed those that it has, and possible
-	// those that it may have: if a write gets no answer, it has the old or the new ones.
+	// desired are the entries that the Node should have, confirmed those that it has, and possible those that it may have:
+	// after a write without an answer, it has the old or the new ones.
 	desired, confirmed, possible map[corev1.UniqueVolumeName]bool
 	// waiting receive the result of the next write.
 	waiting []chan error
-	// generation counts how often everything had to be written again.
+	// generation counts how often all entries had to be written again.
 	generation int
 }
 
@@ -45,8 +45,8 @@ func newMarks(client kubernetes.Interface, node string, wrote func(*corev1.Node)
 	}
 }
 
-// Start takes over the entries of the Node, and adds those that are needed. An entry that nobody needs
-// stays until its volume is reconciled.
+// Start takes over the entries of the Node, and adds those that are needed. An entry that is not needed stays until its
+// volume is reconciled.
 func (m *Marks) Start(now, needed []corev1.UniqueVolumeName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,8 +69,7 @@ func (m *Marks) rewrite() {
 	m.wakeWriter()
 }
 
-// resync writes all entries again if the Node has others than the last write, because somebody has
-// edited it.
+// resync writes all entries again if the Node's entries differ from the last write, because the Node was edited.
 func (m *Marks) resync(says []corev1.UniqueVolumeName) {
 	m.mu.Lock()
 	now := map[corev1.UniqueVolumeName]bool{}

@@ -47,12 +47,12 @@ type object struct {
 	controlPlane string
 	log          *slog.Logger
 
-	// owner is the Node as it was written last, which its Lease belongs to; nil before it was written.
+	// owner is the Node as last written, which owns its Lease; nil before the first write.
 	owner atomic.Pointer[metav1.OwnerReference]
 
 	// mu serialises the changes of drivers.
 	mu sync.Mutex
-	// well are the drivers whose storage was well when they were asked last, which the CSINode shows by saying nothing.
+	// well are the drivers whose storage was healthy at the last poll, for which the CSINode has no entry.
 	well map[string]bool
 
 	// notes guards refused, and serialises its writes.
@@ -109,7 +109,7 @@ func (o *object) wantLabels() map[string]string {
 	return labels
 }
 
-// addresses returns the name of the host, and the address at which others reach it, as far as its routes say one.
+// addresses returns the name of the host, and the address at which others reach it, as far as its routes show one.
 func addresses(host string) []corev1.NodeAddress {
 	out := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: host}}
 	if ip, err := utilnet.ChooseHostInterface(); err == nil {
@@ -180,8 +180,8 @@ func (o *object) patch(ctx context.Context, change map[string]any) error {
 	return err
 }
 
-// Register writes a driver's topology as labels of the Node, its node id into the Node's annotation,
-// and its entry of the CSINode (S1-006, S1-007). The entry comes last: whoever sees it finds the labels.
+// Register writes a driver's topology as labels of the Node, its node id into the Node's annotation, and its entry of
+// the CSINode (S1-006, S1-007). The entry comes last: a reader that sees it finds the labels.
 func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -199,7 +199,7 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	entry := storagev1.CSINodeDriver{
 		Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology)), Allocatable: allocatable(info),
 	}
-	// The API allows no other change of an entry than that of its limit, so one that says something else goes first.
+	// The API allows no change of an entry other than of its limit, so a different entry is removed first.
 	err = o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
 		return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool {
 			return d.Name == name && (d.NodeID != entry.NodeID || !slices.Equal(d.TopologyKeys, entry.TopologyKeys))
@@ -213,10 +213,10 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	})
 }
 
-// maxSegments bounds the labels that a driver adds to the Node, which stay when it goes.
+// maxSegments bounds the labels that a driver adds to the Node, which stay after it unregisters.
 const maxSegments = 32
 
-// reserved is the prefix of the labels that volplane itself gives a meaning.
+// reserved is the prefix of the labels that volplane itself interprets.
 const reserved = "volplane.dev/"
 
 // label writes topology and node id. It does not overwrite a label that has another value (S1-012), and
@@ -285,9 +285,8 @@ func nodeIDs(node *corev1.Node) (map[string]string, error) {
 	return ids, nil
 }
 
-// Unregister removes the driver's entry of the CSINode, what it has told of its storage, and its id from the
-// Node's annotation; the topology labels stay, as with a kubelet (S1-008,
-// S1-009, S1-011).
+// Unregister removes the driver's entry of the CSINode, the reported health of its storage, and its id from the Node's
+// annotation; the topology labels stay, as with a kubelet (S1-008, S1-009, S1-011).
 func (o *object) Unregister(ctx context.Context, name string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -367,7 +366,7 @@ func newCSINode(
 	return c
 }
 
-// ownerOf returns what has the garbage collector take an object when the Node is gone.
+// ownerOf returns the owner reference that makes the garbage collector delete an object after its Node.
 func ownerOf(node *corev1.Node) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }

@@ -13,15 +13,15 @@ import (
 	"volplane.dev/volplane/internal/decide/health"
 )
 
-// SetStorageHealth writes what a driver tells of its storage to the CSINode. It is told again at the next poll, so a
-// failure needs no other repetition.
+// SetStorageHealth writes what a driver reports about its storage to the CSINode. The next poll reports it again, so a
+// failure needs no other retry.
 func (n *Node) SetStorageHealth(ctx context.Context, driver string, conditions []storagev1.StorageHealthCondition) {
 	if err := n.object.setStorage(ctx, driver, conditions); err != nil && ctx.Err() == nil {
 		n.Log.Warn("health of a driver's storage is not written, will be tried again", "driver", driver, "err", err)
 	}
 }
 
-// setStorage writes what a registered driver tells of its storage. Of one that is not registered nothing is told.
+// setStorage writes what a registered driver reports about its storage; for an unregistered driver it writes nothing.
 func (o *object) setStorage(ctx context.Context, driver string, conditions []storagev1.StorageHealthCondition) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -41,7 +41,7 @@ func (o *object) setStorage(ctx context.Context, driver string, conditions []sto
 	return err
 }
 
-// forgetStorage removes what a driver has told. mu is held.
+// forgetStorage removes what a driver has reported. mu is held.
 func (o *object) forgetStorage(ctx context.Context, driver string) error {
 	delete(o.well, driver)
 	return o.writeStorage(ctx, driver, func(*storagev1.CSINode) []storagev1.StorageHealthCondition { return nil })

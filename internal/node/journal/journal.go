@@ -41,8 +41,8 @@ type file struct {
 	Record *mount.Record `json:"record"`
 }
 
-// Open reads the journal in dir, which it creates if needed. It returns the paths of the files that could
-// not be read, most of which it has moved. Records of an earlier boot of the host are read as Doubtful.
+// Open reads the journal in dir, which it creates if needed. It returns the paths of the files that could not be read,
+// most of which it has moved aside. Records of an earlier boot of the host are read as Doubtful.
 func Open(dir, boot string) (*Journal, []string, error) {
 	j := &Journal{dir: dir}
 	if err := j.prepare(); err != nil {
@@ -100,8 +100,8 @@ func (j *Journal) markLossy() error {
 	return durable.WriteFile(filepath.Join(j.dir, lossyFile), nil)
 }
 
-// Lossy says that records of unknown volumes may be lost, because there was no journal before, or files
-// could not be read. It survives a crash and lasts until MarkComplete.
+// Lossy means that records of unknown volumes may be lost, because there was no journal before, or files could not be
+// read. It survives a crash and lasts until MarkComplete.
 func (j *Journal) Lossy() bool { return j.lossy }
 
 // MarkComplete says that all lost records have been rebuilt.

@@ -171,14 +171,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// mayBelongTo says whether directories of a Pod may hold mounts of this agent; those of a Pod that is
-// gone may.
+// mayBelongTo says whether directories of a Pod may hold mounts of this agent; those of a missing Pod may.
 func (s search) mayBelongTo(pod *corev1.Pod) bool {
 	return s.recordsLost || pod == nil || hasItsVolumes(pod)
 }
 
-// rebuild returns the record of a volume according to its directories, or nil if it has none. inline is
-// the use of an inline volume.
+// rebuild returns the record of a volume according to its directories, or nil if it has none. inline is the use if the
+// volume is inline.
 func (s search) rebuild(driver, handle string, inline *uses.Use) *decide.Record {
 	r := &decide.Record{Driver: driver, Handle: handle, LabelUnknown: true}
 	if inline != nil {
@@ -200,7 +199,7 @@ func (s search) rebuild(driver, handle string, inline *uses.Use) *decide.Record 
 	if s.mayBeStaged(r) && exists(staging) {
 		r.Stage, r.StagingPath = decide.Staging, staging
 		if len(r.Targets) == 0 && len(objects) > 1 {
-			// Nothing says by which of them it was staged, so no Pod gets it as it is.
+			// It is unknown with which of them it was staged, so no Pod gets it as it is.
 			r.Stage = decide.Unstaging
 		}
 	}
@@ -210,8 +209,8 @@ func (s search) rebuild(driver, handle string, inline *uses.Use) *decide.Record 
 	return r
 }
 
-// addObject adds what a volume has by one of its objects, and says whether the record names that one: the first, or one
-// by which a Pod has the volume.
+// addObject adds what one of a volume's PersistentVolumes has in use, and says whether the record names that one: the
+// first, or one through which a Pod has the volume.
 func (s search) addObject(r *decide.Record, pv *corev1.PersistentVolume) bool {
 	before := len(r.Targets)
 	for _, uid := range s.targets[pv.Name] {
@@ -240,8 +239,7 @@ func (s search) addTarget(r *decide.Record, pv *corev1.PersistentVolume, uid str
 	}
 }
 
-// addTargetsOf adds the targets at which the same filesystem is mounted as at the staging path, for a
-// volume whose object is gone.
+// addTargetsOf adds the targets that show the same filesystem as the staging path, for a volume whose object is gone.
 func (s search) addTargetsOf(r *decide.Record, staging string) {
 	staged, mounted := s.mounted[staging]
 	if !mounted {

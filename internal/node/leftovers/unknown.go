@@ -71,9 +71,9 @@ func (o Options) report(node *corev1.Node, paths []string) {
 	o.Events.Warn(node, decide.UnknownMounts(paths))
 }
 
-// unknownMounts returns the paths of mounts that only drivers of this agent can have made and that
-// nothing explains: no record, no running Pod that may use them, and no object that identifies the
-// volume. The agent does not unmount them, because their driver may count its mounts.
+// unknownMounts returns the paths of mounts that only drivers of this agent can have made, without any explanation: no
+// record, no running Pod that may use them, and no object that identifies the volume. The agent does not unmount them,
+// because their driver may count its mounts.
 func unknownMounts(o Options, points []mount.Point) []string {
 	owned := ownedPaths(o)
 	var out []string
@@ -90,12 +90,12 @@ func unknownMounts(o Options, points []mount.Point) []string {
 	return out
 }
 
-// Unexplained says whether there is anything below the root directory that no record explains: then only all volumes
-// of the API can tell whose it is.
+// Unexplained says whether anything below the root directory has no record: then only all volumes of the API can show
+// which volume it belongs to.
 func Unexplained(root string, j *journal.Journal) bool {
 	recorded := recordedPaths(j)
 	for _, shape := range uses.OwnShapes() {
-		// The directory of a target may be there without it.
+		// The directory of a target may exist without it.
 		shape, target := strings.CutSuffix(shape, "/mount")
 		// Only a malformed shape is an error.
 		found, _ := fs.Glob(os.DirFS(root), shape)

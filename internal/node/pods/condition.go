@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// report is what a Pod's status and annotations are to say of its volumes.
+// report is the part of a Pod's status and annotations about its volumes.
 type report struct {
 	reason     any
 	conditions []corev1.PodCondition

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// podWorkers is how many Pods are written to the API at once.
+	// podWorkers is how many Pods are written to the API at the same time.
 	podWorkers = 16
 	// conditionDelay is the age at which work in progress, and each step of it, is written into a Pod's condition. Most
 	// mounts end earlier, and need one write instead of several.
@@ -60,7 +60,7 @@ type Pods struct {
 	dropsHealth atomic.Bool
 
 	mu sync.Mutex
-	// firstSeen is what the volumes of a Pod wait for and since when, by the Pod's UID.
+	// firstSeen is, by a Pod's UID, what its volumes wait for and since when.
 	firstSeen map[string]progress
 }
 
@@ -86,7 +86,7 @@ func (p *Pods) Add(key string) { p.queue.Add(key) }
 // DriverCalled enqueues a Pod, by its key, after a delay: the call of a driver for one of its volumes is in flight.
 func (p *Pods) DriverCalled(key string) { p.queue.AddAfter(key, conditionDelay) }
 
-// Join joins the Pods with what knows their volumes, before Run.
+// Join connects the Pods with the parts that know their volumes, before Run.
 func (p *Pods) Join(v *volumes.Volumes, h *health.Monitor) { p.volumes, p.health = v, h }
 
 // Run processes the queue of Pods until ctx ends.
@@ -128,7 +128,7 @@ func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 	return queue.Result{}, err
 }
 
-// podState returns where the volumes of the Pod are mounted, or nil and why not all of them are. own says that the
+// podState returns where the volumes of the Pod are mounted, or nil and why not all of them are. own means that the
 // cause is the Pod or its claims, for which no other event is recorded.
 func (p *Pods) podState(pod *corev1.Pod) (paths map[string]string, why volume.Because, own bool) {
 	refused := ""
@@ -157,8 +157,8 @@ func (p *Pods) target(pod *corev1.Pod, u uses.Use) string {
 	return uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 }
 
-// delayLeft returns the time for which a Pod's first condition, or the next step of the work in progress that it tells,
-// is not written yet, because that may end in a moment.
+// delayLeft returns how long a Pod's first condition, or the next step of the work in progress, is held back, because
+// it may be obsolete in a moment.
 func (p *Pods) delayLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,16 +184,15 @@ func inProgress(r volume.Reason) bool {
 		r == volume.ReasonUnmounting
 }
 
-// End deletes a Pod whose use of a volume somebody has ended by unmounting its path. What is left of it is taken away
-// as for any Pod that is deleted.
+// End deletes a Pod whose use of a volume a user has ended by unmounting its path. The rest is cleaned up as for any
+// deleted Pod.
 func (p *Pods) End(ctx context.Context, pod *corev1.Pod) error {
 	p.Log.Info("the path of a Pod was unmounted by hand, so the Pod is deleted", "pod", cluster.Key(pod),
 		"path", pod.Annotations[volume.AnnMountAt])
 	return p.delete(ctx, pod, metav1.DeleteOptions{})
 }
 
-// deletePod deletes a terminating Pod for good when the journal has no target of it. The API server
-// keeps it until then.
+// deletePod finally deletes a terminating Pod when the journal has no target of it. The API server keeps it until then.
 func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	if len(p.Journal.Of(string(pod.UID))) > 0 {
 		return nil

@@ -34,13 +34,13 @@ const (
 // maxInfo bounds the size of an answer.
 const maxInfo = 64 << 10
 
-// maxLost is how many times in a row a driver may be lost when it is asked for its controller. Once may be chance; then
-// it is not asked any more, because each question ends it.
+// maxLost is how often in a row a driver may be lost when its controller is called. Once may be chance; after that it
+// is no longer called, because each call ends it.
 const maxLost = 2
 
 var (
 	errInfo = errors.New("registration refused")
-	// errUnasked says that nobody answered at the socket, which may have been seen before its process listens.
+	// errUnasked says that the socket did not respond; it may have been seen before its process listens.
 	errUnasked = errors.New("no answer")
 	errGone    = errors.New("the process that was asked is gone")
 )
@@ -59,10 +59,10 @@ type session struct {
 	driver *csi.Driver
 	// failed counts the failures since the socket has changed.
 	failed int
-	// refused is the driver whose refusal was told; empty if that is over.
+	// refused is the driver whose refusal was reported; empty if the refusal is over.
 	refused string
-	// lost counts the times in a row that the driver was lost when it was asked for its controller. It outlives the
-	// socket, which a registrar makes again with each start of the driver.
+	// lost counts how often in a row the driver was lost when its controller was called. It outlives the socket, which a
+	// registrar creates again with each start of the driver.
 	lost int
 	// name is the name that the driver at the socket has last said.
 	name string
@@ -114,7 +114,7 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// refuse reports why the driver is not registered. A driver that has not told its name yet is named after its socket.
+// refuse reports why the driver is not registered. A driver whose name is not known yet is named after its socket.
 func (s *session) refuse(ctx context.Context, err error) {
 	name := s.name
 	if name == "" {
@@ -127,7 +127,7 @@ func (s *session) refuse(ctx context.Context, err error) {
 	s.w.Refused(ctx, s.path, name, err)
 }
 
-// acquit tells that the driver is not refused any more.
+// acquit reports that the driver is no longer refused.
 func (s *session) acquit(ctx context.Context) {
 	if s.refused != "" {
 		s.w.Refused(ctx, s.path, s.refused, nil)
@@ -165,8 +165,8 @@ func (s *session) unregisterNode(ctx context.Context, name string) error {
 	return s.w.Registrar.Unregister(ctx, name)
 }
 
-// connect returns a connection to the registration socket that is made once: who is asked there is also who hears the
-// result, and not a process that has taken its place meanwhile.
+// connect returns a connection to the registration socket that is made only once: the process that was asked also
+// receives the result, not a process that has replaced it since.
 func (s *session) connect() (*grpc.ClientConn, error) {
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -180,7 +180,7 @@ func (s *session) connect() (*grpc.ClientConn, error) {
 		}))
 }
 
-// register asks for the driver's name, registers the driver, and reports the result to it.
+// register reads the driver's name, registers the driver, and reports the result to it.
 func (s *session) register(ctx context.Context) error {
 	conn, err := s.connect()
 	if err != nil {
@@ -210,7 +210,7 @@ func (s *session) register(ctx context.Context) error {
 	return err
 }
 
-// accept registers the driver that info describes, and of which nodeOnly says that it has its controller elsewhere.
+// accept registers the driver that info describes; nodeOnly means that its controller is elsewhere.
 func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo, nodeOnly bool) error {
 	endpoint, err := endpointOf(info, s.path)
 	if err != nil {
@@ -245,8 +245,8 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo, node
 	return nil
 }
 
-// dial connects to the driver. If it is not known where its controller is, it is asked for it at this socket, unless it
-// has died of this question.
+// dial connects to the driver. If the place of its controller is unknown, dial calls the controller at this socket,
+// unless the driver has died of that call before.
 func (s *session) dial(ctx context.Context, name, endpoint string, nodeOnly bool) (*csi.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

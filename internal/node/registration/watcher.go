@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// rescan is the pause between two scans that no notice asks for.
+// rescan is the pause between two scans without a notice.
 const rescan = 30 * time.Second
 
 // Registrar writes drivers to the Node's objects. Both methods may be repeated.
@@ -33,15 +33,15 @@ type Watcher struct {
 	Dir       string
 	Registrar Registrar
 	Drivers   *csi.Set
-	// Memory keeps the secrets that drivers have received, over their registrations.
+	// Memory keeps the secrets that drivers have received, across their registrations.
 	Memory *csi.Memory
 	// Hold fails while nothing may be deleted or unmounted.
 	Hold func(ctx context.Context) error
 	// Dial are more options of the connections to drivers.
 	Dial []csi.Option
 	Log  *slog.Logger
-	// Refused receives the error for which the driver at a socket is not registered, and the driver's name as far as it
-	// is known; and nil when there is none any more.
+	// Refused receives the error for which the driver at a socket is not registered, with the driver's name as far as it
+	// is known; or nil when the driver is no longer refused.
 	Refused func(ctx context.Context, socket, driver string, err error)
 	// Turned is called in each round of the loop.
 	Turned func()

@@ -124,11 +124,10 @@ func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 	return pv
 }
 
-// ErrHostPath says that a volume cannot be mounted at the host path that its Pod asks for.
+// ErrHostPath says that a volume cannot be mounted at the host path that its Pod requests.
 var ErrHostPath = errors.New("volume cannot be shown at the host path")
 
-// HostPath returns the directory of the host that the Pod asks for, "" if it asks for none, and the
-// options of the mount there.
+// HostPath returns the directory of the host that the Pod requests, or "", and the options of the mount there.
 func (f *Finder) HostPath(pod *corev1.Pod) (string, decide.BindOptions, error) {
 	path, ok := pod.Annotations[volume.AnnMountAt]
 	if !ok {

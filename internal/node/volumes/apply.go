@@ -68,8 +68,7 @@ func (d *applier) save() error {
 	return nil
 }
 
-// settle writes a record whose loss would only make work be repeated: a full disk does not stop
-// unmounts.
+// settle writes a record whose loss would only cause repeated work: a full disk does not stop unmounts.
 func (d *applier) settle() error {
 	if err := d.Journal.Settle(d.rec); err != nil {
 		return err
@@ -131,8 +130,8 @@ func (d *applier) checkAttached(ctx context.Context) error {
 
 var errOtherID = errors.New("it is attached under another id of the node")
 
-// checkNotStale fails while mounts of an earlier attachment are left. It has their staging ended before the
-// volume is used through this one.
+// checkNotStale fails while mounts of an earlier attachment are left. It makes their staging end before the volume is
+// used through this one.
 func (d *applier) checkNotStale() error {
 	stale, unstage := decide.Stale(d.rec, d.attachment, d.f.Wanted)
 	if !stale {
@@ -150,8 +149,8 @@ func (d *applier) checkNotStale() error {
 
 var errNoObject = errors.New("its PersistentVolume is gone")
 
-// prepare writes what the driver's calls by an object need into the record, and returns the object's capability. Like a
-// kubelet, it uses the first access mode.
+// prepare writes into the record what the driver's calls need from a PersistentVolume, and returns its capability. Like
+// a kubelet, it uses the first access mode.
 func (d *applier) prepare(pv *corev1.PersistentVolume) (*decide.Record, *csipb.VolumeCapability, error) {
 	switch {
 	case pv == nil:
@@ -246,8 +245,8 @@ func (d *applier) stage(ctx context.Context) error {
 	return wrapCall(d.f.Driver, "NodeStageVolume", err)
 }
 
-// checkStagingFree refuses a staging path where something is mounted: a driver would take it for the
-// volume, or hide it. Files that a driver has left in the directory do not matter.
+// checkStagingFree refuses a staging path where something is mounted: a driver would mistake it for the volume, or hide
+// it. Files that a driver has left in the directory do not matter.
 func (d *applier) checkStagingFree(path string) error {
 	at, mounted, err := d.table.At(path)
 	if err == nil && mounted {
@@ -256,8 +255,8 @@ func (d *applier) checkStagingFree(path string) error {
 	return err
 }
 
-// observe returns what the host shows at a path after a call. It looks for a block device only where
-// nothing is mounted, because a mounted filesystem may not answer.
+// observe returns what is mounted at a path after a call. It looks for a block device only where nothing is mounted,
+// because a mounted filesystem may not answer.
 func (d *applier) observe(path string, block bool) (decide.Observed, error) {
 	mounted, err := d.table.Mounted(path)
 	return decide.Observed{
@@ -290,7 +289,8 @@ func (d *applier) unstage(ctx context.Context) error {
 			&csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})
 		r.UnstageRefused, d.dirty = decide.UnstageRefused(csi.AnswerOf(err)), true
 	} else {
-		// It may not be called for that, and nobody else takes away what it has staged when it still did.
+		// A driver without STAGE_UNSTAGE_VOLUME may not be called for that, and nothing else removes what it staged when it
+		// still had the capability.
 		d.Log.Warn("the driver does not stage any more, what it has staged is unmounted without it", "driver", d.f.Driver,
 			"volume", d.f.Volume, "path", r.StagingPath)
 	}
@@ -302,9 +302,9 @@ func (d *applier) unstage(ctx context.Context) error {
 	return nil
 }
 
-// checkNotMountedElsewhere refuses to unstage a volume that will be detached while somebody has it
-// mounted at another path: what is written there would be lost. Like a kubelet, it looks for mounts
-// of the same filesystem; if the volume is a whole device, for mounts of any directory in it.
+// checkNotMountedElsewhere refuses to unstage a volume that will be detached while it is mounted at another path: what
+// is written there would be lost. Like a kubelet, it looks for mounts of the same filesystem; if the volume is a whole
+// device, for mounts of any directory in it.
 func (d *applier) checkNotMountedElsewhere() error {
 	points, err := d.table.Points()
 	if err != nil {

@@ -14,9 +14,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// checkAttachError reads why a volume is not attached yet, because a node cannot watch attachments.
-// If the attach limit was the cause, the driver is asked for its limit again, and Pods are given up
-// if the driver wants that.
+// checkAttachError reads why a volume is not attached yet, because a node cannot watch attachments. If the attach limit
+// was the cause, the driver's limit is read again, and Pods fail if the driver wants that.
 func (p *shared) checkAttachError(ctx context.Context, f *facts, before volume.Because) error {
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil

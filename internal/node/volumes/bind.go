@@ -49,7 +49,7 @@ func (d *applier) bind(path string) error {
 	return err
 }
 
-// bindTarget bind-mounts the target at its host path. A bind mount of which a part is gone is replaced.
+// bindTarget bind-mounts the target at its host path. An incomplete bind mount is replaced.
 func (d *applier) bindTarget(path string, t *decide.Target, o decide.BindOptions) error {
 	if points, err := d.table.Below(t.HostPath); err != nil || 0 < len(points) && len(points) < t.Mounts {
 		if err = errors.Join(err, d.unmountBound(path, t)); err != nil {
@@ -73,7 +73,7 @@ func attributes(o decide.BindOptions, readOnly bool) mount.Attr {
 	return attr
 }
 
-// checkAbove has a volume wait for those that other Pods get at directories above its own. After a boot all of them
+// checkAbove makes a volume wait for those that other Pods get at directories above its own. After a boot all of them
 // come at the same time.
 func (d *applier) checkAbove(podUID, host string) error {
 	var all []decide.Shown
@@ -88,7 +88,7 @@ func (d *applier) checkAbove(podUID, host string) error {
 		})
 	}
 	for _, first := range decide.HideLater(host, all) {
-		// A Pod whose directory cannot be used hides nothing.
+		// A Pod whose directory is unusable hides nothing.
 		if d.checkHostPath(first.Path) == nil {
 			return fmt.Errorf("%w: %s: pod %s gets its volume at %s first, which would hide this one; wait for that, or delete "+
 				"that pod", uses.ErrHostPath, host, first.Pod, first.Path)

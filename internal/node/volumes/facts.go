@@ -25,7 +25,7 @@ type facts struct {
 	driver *csi.Driver
 	// objects are the PersistentVolumes that have the handle.
 	objects []*corev1.PersistentVolume
-	// pv is the object by which the volume is staged, or would be; nil if it is gone.
+	// pv is the PersistentVolume with which the volume is staged, or would be; nil if it is gone.
 	pv *corev1.PersistentVolume
 	// consumers are the Pods that may use the volume, by target path.
 	consumers map[string]consumer
@@ -33,10 +33,10 @@ type facts struct {
 	differs []string
 }
 
-// consumer is a Pod that may use the volume, with the objects by which it does.
+// consumer is a Pod that may use the volume, with its objects.
 type consumer struct {
 	pod *corev1.Pod
-	// pv is nil if it is gone, claim is nil if there is none.
+	// pv is nil if it is gone, claim is nil if the volume is inline.
 	pv    *corev1.PersistentVolume
 	claim *corev1.PersistentVolumeClaim
 }
@@ -131,8 +131,8 @@ func (f *facts) subject(a decide.Action) csi.Subject {
 	return s
 }
 
-// object returns the object by which the volume is published at a path, or by which it is staged if the path is empty;
-// nil if it is gone.
+// object returns the PersistentVolume with which the volume is published at a path, or with which it is staged if the
+// path is empty; nil if it is gone.
 func (f *facts) object(path string) *corev1.PersistentVolume {
 	if path == "" {
 		return f.pv
@@ -145,7 +145,8 @@ func (f *facts) object(path string) *corev1.PersistentVolume {
 	return nil
 }
 
-// settle chooses the object by which the volume is staged, and sets the Pods apart that cannot have it by that.
+// settle chooses the PersistentVolume with which the volume is staged, and sets Apart for the Pods that cannot use that
+// staging.
 func (f *facts) settle() {
 	mounted := !f.Record.Empty()
 	if f.Record != nil {
@@ -167,8 +168,8 @@ func (f *facts) settle() {
 	}
 }
 
-// choose returns the object by which the volume was mounted. If that is gone, one by which a Pod has it is as good; and
-// if nothing is mounted, that of the first Pod that may have the volume.
+// choose returns the PersistentVolume with which the volume was mounted. If that is gone, any through which a Pod has
+// the volume will do; if nothing is mounted, that of the first Pod that may have the volume.
 func (f *facts) choose(mounted bool) *corev1.PersistentVolume {
 	for _, pv := range f.objects {
 		if mounted && pv.Name == f.Record.Volume {
@@ -190,8 +191,8 @@ func (f *facts) choose(mounted bool) *corev1.PersistentVolume {
 	return nil
 }
 
-// apart says that the Pods of an object cannot have the volume while it is mounted by the chosen one. Without staging,
-// each Pod is published with what its own object says.
+// apart says that the Pods of an object cannot have the volume while it is staged with the chosen one. Without staging,
+// the volume is published to each Pod with its own object.
 func (f *facts) apart(pv *corev1.PersistentVolume) bool {
 	staged := f.CanStage || f.Record != nil && f.Record.Stage != ""
 	switch {
@@ -203,7 +204,7 @@ func (f *facts) apart(pv *corev1.PersistentVolume) bool {
 	return staged && (f.pv == nil || !decide.OneStage(pv, f.pv))
 }
 
-// claim returns the claim through which Pods want the volume by the object that it is staged by; nil if none does.
+// claim returns the claim through which Pods use the PersistentVolume with which the volume is staged, or nil.
 func (f *facts) claim() *corev1.PersistentVolumeClaim {
 	for _, c := range f.consumers {
 		if c.pv != nil && c.pv.Name == f.Volume {
@@ -245,8 +246,8 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 	f.Wanted = append(f.Wanted, c)
 }
 
-// label returns the SELinux label that a Pod asks for the mount of its volume, or why the Pod's wish cannot be met.
-// A Pod may have a volume under several names.
+// label returns the SELinux label that a Pod requests for the mount of its volume, or why the request cannot be met. A
+// Pod may have a volume under several names.
 func (g gatherer) label(f *facts, u uses.Use) (label, refused string) {
 	if u.Inline || uses.IsBlock(u.PV) || !ptr.Deref(g.Node.Spec(f.Driver).SELinuxMount, false) || decide.Relabels(u.Pod) {
 		return "", ""
@@ -267,8 +268,8 @@ func (g gatherer) label(f *facts, u uses.Use) (label, refused string) {
 	return decide.Label(labels)
 }
 
-// gatherRunning adds the running Pods for which the volume is published, although no object leads
-// from them to it any more: a volume is never unmounted while its Pod may run.
+// gatherRunning adds the running Pods for which the volume is published, although no object connects them with it any
+// more: a volume is never unmounted while its Pod may run.
 func (g gatherer) gatherRunning(f *facts) {
 	if f.Record == nil {
 		return
@@ -320,8 +321,8 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// tableOf returns the mount table, or what of it is about the places of a record if no server that does not answer
-// can be asked by that.
+// tableOf returns the mount table, or only the part about the places of a record if that cannot access a server that
+// does not respond.
 func (g gatherer) tableOf(r *decide.Record) (mount.Snapshot, error) {
 	if !r.Block && !strings.Contains(r.Filesystem, " /dev/") {
 		return g.table.Snapshot()

@@ -99,9 +99,9 @@ func (d *applier) writeSize(ctx context.Context, c consumer, state corev1.ClaimR
 	return nil
 }
 
-// isShort says whether a volume that was staged has the filesystem of a smaller one: of the snapshot or volume that
-// its data come from. Drivers copy that with the data, and CSI does not say who grows it. Only filesystems on devices
-// of this host are measured: others may keep us waiting.
+// isShort says whether a volume that was staged has the filesystem of a smaller one: of its source snapshot or volume.
+// Drivers copy that with the data, and CSI does not say who grows it. Only filesystems on devices of this host are
+// measured: others may not respond.
 func isShort(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, at mount.Point) bool {
 	if claim == nil || claim.Spec.DataSourceRef == nil && claim.Spec.DataSource == nil ||
 		!strings.HasPrefix(at.Source, "/dev/") || at.Type == "devtmpfs" {
@@ -116,8 +116,8 @@ func isShort(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, a
 const unused = 16 << 20
 
 // leavesRoom says whether a filesystem is smaller than its device, or than the volume: a driver may have put it into a
-// part of the device. An eighth may be what the filesystem or the driver needs for itself. The size of the device is 0
-// if it cannot be compared.
+// part of the device. Up to an eighth may be overhead of the filesystem or the driver. The size of the device is 0 if
+// it cannot be compared.
 func leavesRoom(filesystem, device, volume int64) bool {
 	eighth := filesystem / 8
 	return filesystem+eighth < volume || filesystem+min(eighth, unused) < device

@@ -15,7 +15,7 @@ type place struct {
 	own func(mount.Point) bool
 	// mounts is the number of mounts at the path and below it.
 	mounts int
-	// done says that the mount was made.
+	// done means that the mount was made.
 	done bool
 }
 
@@ -41,7 +41,7 @@ func placesOf(r *decide.Record) []place {
 	return out
 }
 
-// differences returns the paths at which the mount table does not show what the record says is mounted there.
+// differences returns the paths at which the mount table does not show the recorded mount.
 func differences(r *decide.Record, points map[string]mount.Point) []string {
 	var out []string
 	for _, at := range placesOf(r) {

@@ -37,7 +37,7 @@ func (d *applier) publish(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	// A driver could write to what another program has put there, or hide it.
+	// A driver could write to another program's mount there, or hide it.
 	if d.rec.Target(path) == nil {
 		if err := d.table.CheckFree(path, d.f.Block); err != nil {
 			return fmt.Errorf("target of volume %s: %w", uses.VolumeAt(path), err)
@@ -107,8 +107,8 @@ func (d *applier) request(ctx context.Context, path string) (*csipb.NodePublishV
 	return request, d.addTokens(ctx, c.pod, request)
 }
 
-// confirmPublished checks the driver's success on the host, does what is left to the agent (group of
-// the files, link of a device), and sets the phase.
+// confirmPublished checks the driver's success on the host, does the agent's part (group of the files, link of a
+// device), and sets the phase.
 func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error {
 	if d.f.Verify {
 		if err := d.awaitMounted(ctx, t.Path); err != nil {
@@ -141,8 +141,8 @@ func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error 
 	return nil
 }
 
-// setGroup gives the files of a volume to a Pod's group. Like a kubelet, it leaves those that cannot be changed, which
-// would keep the Pod from its volume for ever.
+// setGroup gives the files of a volume to a Pod's group. Like a kubelet, it skips those that cannot be changed, which
+// would otherwise block the Pod forever.
 func (d *applier) setGroup(ctx context.Context, path string, group int, always bool) error {
 	err := fsgroup.Apply(ctx, path, group, always)
 	var left *fsgroup.Incomplete
@@ -155,7 +155,7 @@ func (d *applier) setGroup(ctx context.Context, path string, group int, always b
 	return nil
 }
 
-// awaitMounted checks that a driver has mounted a volume. Some drivers answer when their FUSE program has only been
+// awaitMounted checks that a driver has mounted a volume. Some drivers answer as soon as their FUSE program has been
 // started: what a Pod wrote then would be lost, and a second call would mount a second time.
 func (d *applier) awaitMounted(ctx context.Context, path string) error {
 	err := d.checkMounted(path)
@@ -223,7 +223,7 @@ func (d *applier) target(c decide.Consumer) (*decide.Target, decide.Phase) {
 	return &d.rec.Targets[len(d.rec.Targets)-1], ""
 }
 
-// restorePhase gives a target its previous phase back; a target without one is removed.
+// restorePhase restores a target's previous phase; a target without one is removed.
 func (d *applier) restorePhase(path string, before decide.Phase) {
 	if before == "" {
 		d.rec.Targets = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path })
@@ -275,7 +275,7 @@ const (
 	tokensKey  = infoPrefix + "serviceAccount.tokens"
 )
 
-// volumeContext returns the attributes of a Pod's volume, with those of the Pod if the driver asks for them.
+// volumeContext returns the attributes of a Pod's volume, with those of the Pod if the driver requires them.
 func (d *applier) volumeContext(c consumer) map[string]string {
 	out, pod := map[string]string{}, c.pod
 	maps.Copy(out, c.pv.Spec.CSI.VolumeAttributes)
@@ -289,8 +289,8 @@ func (d *applier) volumeContext(c consumer) map[string]string {
 	return out
 }
 
-// addTokens adds the tokens of the Pod's service account that the driver asks for, by audience, to the
-// request's volume context or secrets. Tokens are never written to the journal or a log.
+// addTokens adds the tokens of the Pod's service account that the driver requires, by audience, to the request's volume
+// context or secrets. Tokens are never written to the journal or a log.
 func (d *applier) addTokens(ctx context.Context, pod *corev1.Pod, request *csipb.NodePublishVolumeRequest) error {
 	spec := d.Node.Spec(d.f.Driver)
 	if len(spec.TokenRequests) == 0 || pod == nil {

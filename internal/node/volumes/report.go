@@ -31,8 +31,8 @@ type reporter struct {
 // event records a warning, with the next try if it is about a failure.
 func (r reporter) event(o runtime.Object, b volume.Because) { r.Events.WarnWith(o, b, r.try.Notes()) }
 
-// after records the failures of a plan, and what keeps it from starting, and returns the error for
-// which the volume is requeued. errNotYet counts only if nothing else failed.
+// after records the failures of a plan, and its obstacles, and returns the error for which the volume is requeued.
+// errNotYet counts only if nothing else failed.
 func (r reporter) after(ctx context.Context, f *facts, failed []failure, try retry.Try) error {
 	r.warnStuck(ctx, f, r.plan.Because)
 	if len(failed) == 0 {
@@ -90,7 +90,7 @@ func (r reporter) inUse(ctx context.Context, f *facts, x failure, b volume.Becau
 	return decide.InUse(b, r.Node.Name, holders)
 }
 
-// unmountPath returns the path that an action unmounts, "" if it unmounts none.
+// unmountPath returns the path that an action unmounts, or "".
 func (f *facts) unmountPath(a decide.Action) string {
 	switch {
 	case f.Block:
@@ -215,8 +215,7 @@ func (r reporter) warnUnmounting(ctx context.Context, f *facts, path string, b v
 	}
 }
 
-// warnDetachBlocked warns the attachment whose detach waits for this node; without one, the volume, or
-// else the node.
+// warnDetachBlocked warns the attachment whose detach waits for this node; without one, the volume, otherwise the node.
 func (r reporter) warnDetachBlocked(
 	ctx context.Context, f *facts, pv *corev1.PersistentVolume, b volume.Because,
 ) {
@@ -235,8 +234,8 @@ func (r reporter) warnDetachBlocked(
 	}
 }
 
-// warnWaiting warns the Pods that want the volume and do not have it completely, unless they wait for something of
-// their own.
+// warnWaiting warns the Pods that are still missing the volume or a part of it, unless they wait for something of their
+// own.
 func (r reporter) warnWaiting(f *facts, b volume.Because) {
 	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
 	for path, c := range f.consumers {

@@ -43,7 +43,7 @@ type Options struct {
 	// between two calls for a target of a driver with requiresRepublish, PollEvery the pause between
 	// two reads of an attachment that the node waits for.
 	RetryMin, RetryMax, RepublishEvery, PollEvery time.Duration
-	// LateMount is how long a mount may take to appear after the driver has said that it is there; the default is 5 s.
+	// LateMount is how long a mount may take to appear after the driver has reported success; the default is 5 s.
 	LateMount time.Duration
 	// FileLabel returns the label of files for a container's SELinux options; the default is the host's.
 	FileLabel func(*corev1.SELinuxOptions) (string, error)
@@ -61,7 +61,7 @@ type Consumers interface {
 	End(ctx context.Context, pod *corev1.Pod) error
 }
 
-// errNotYet marks waiting that is not a failure and whose end no watch reports: the volume is polled.
+// errNotYet marks a wait that is not a failure and whose end no watch reports: the volume is polled.
 var errNotYet = errors.New("not yet")
 
 // shared is what gatherer, applier and reporter work with.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// maxTokenAge is the age at which a token is renewed, if four fifths of its lifetime are not over before.
+// maxTokenAge is the age at which a token is renewed, unless four fifths of its lifetime are over first.
 const maxTokenAge = 24 * time.Hour
 
 // tokens caches the service account tokens of Pods, in memory only.

@@ -41,7 +41,7 @@ type outcome struct {
 	// because is the plan's reason, and own are those of Pods that wait for something of their own, by path.
 	because volume.Because
 	own     map[string]volume.Because
-	// called is the start of the driver's call that is in flight; zero if there is none.
+	// called is the start of the driver call in flight; zero without one.
 	called time.Time
 	// unseen are the targets at which Pods do not see the volume although the journal has it published.
 	unseen []string
@@ -105,7 +105,7 @@ func (v *Volumes) outcomeOf(key string) outcome {
 	return v.last[key]
 }
 
-// Because returns the last plan's reason for a volume, by its key, as it is for the Pod that wants it at a path.
+// Because returns the last plan's reason for a volume, by its key, as it applies to the Pod that wants it at a path.
 func (v *Volumes) Because(key, path string) volume.Because {
 	o := v.outcomeOf(key)
 	if own, ok := o.own[path]; ok {
@@ -118,8 +118,8 @@ func (v *Volumes) Because(key, path string) volume.Because {
 // there is none.
 func (v *Volumes) CalledAt(key string) time.Time { return v.outcomeOf(key).called }
 
-// Unseen says whether the Pod that a volume, by its key, is published to at a path did not
-// see it there at the last look.
+// Unseen says whether the Pod to which a volume, by its key, is published at a path did not see it there at the last
+// check.
 func (v *Volumes) Unseen(key, path string) bool {
 	return slices.Contains(v.outcomeOf(key).unseen, path)
 }
@@ -219,8 +219,8 @@ func (v *Volumes) unseenNow(f *facts) []string {
 	return out
 }
 
-// setCalled stores the reason while a call of the driver is in flight. If the last attempt failed,
-// its reason says more and stays. A Pod's condition is written only if the call takes longer than usual.
+// setCalled stores the reason while a call of the driver is in flight. If the last attempt failed, its more specific
+// reason stays. A Pod's condition is written only if the call takes longer than usual.
 func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	key := volume.Key(f.Driver, f.Handle)
 	last := v.outcomeOf(key)
@@ -269,7 +269,7 @@ func (v *Volumes) Recorded() []corev1.UniqueVolumeName {
 	return out
 }
 
-// allKeys returns the keys of all volumes that are on this node or wanted on it.
+// allKeys returns the keys of all volumes that this node has or wants.
 func (v *Volumes) allKeys() []string {
 	set := map[string]bool{}
 	for _, r := range v.Journal.List() {
@@ -293,11 +293,11 @@ func (v *Volumes) allKeys() []string {
 	return out
 }
 
-// DriverLimit is how many volumes of one driver are processed at once, those not counted whose calls hang. The queue
-// bounds these as well, so a driver that hangs holds a limited number of goroutines and nothing else.
+// DriverLimit is how many volumes of one driver are processed at the same time, not counting those whose calls hang.
+// The queue limits these as well, so a driver that hangs holds a limited number of goroutines and nothing else.
 const DriverLimit = 16
 
-// busyAfter is how long a volume waits for a place until its Pods say so.
+// busyAfter is how long a volume waits for a place before its Pods report it.
 const busyAfter = 5 * time.Second
 
 // newQueue returns the queue of volumes. A volume is processed as soon as its driver has a free place.

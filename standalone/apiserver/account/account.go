@@ -1,6 +1,5 @@
-// Package account is the admission plugin that sets the default service account of Pods
-// that name none, because tokens are issued for Pods of an account. It adds no volume
-// with a token, because Pods run no containers here.
+// Package account is the admission plugin that sets the default service account of Pods without one, because tokens are
+// issued for Pods of an account. It adds no volume with a token, because Pods run no containers here.
 package account
 
 import (
@@ -28,7 +27,7 @@ type plugin struct{ *admission.Handler }
 
 var _ admission.MutationInterface = (*plugin)(nil)
 
-// Admit sets the account of a new Pod that names none.
+// Admit sets the account of a new Pod without one.
 func (p *plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() != api.Resource("pods") || a.GetSubresource() != "" {
 		return nil

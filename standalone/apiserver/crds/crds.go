@@ -40,7 +40,7 @@ func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 }
 
 // addTopology adds the fields of KEP-5943 to the kinds that have them: the places in which a snapshot can be used, and
-// those in which snapshots of a class are to be usable.
+// those in which snapshots of a class must be usable.
 func addTopology(crd *apiextensionsv1.CustomResourceDefinition) {
 	for i := range crd.Spec.Versions {
 		fields := crd.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties

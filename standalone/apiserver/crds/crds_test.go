@@ -55,7 +55,7 @@ func TestDefinitionsNeedNoWebhook(t *testing.T) {
 	}
 	for _, crd := range all {
 		if crd.Spec.Conversion != nil {
-			t.Errorf("%s is converted by %s, and nobody serves that", crd.Name, crd.Spec.Conversion.Strategy)
+			t.Errorf("%s is converted by %s, which is not served", crd.Name, crd.Spec.Conversion.Strategy)
 		}
 	}
 }

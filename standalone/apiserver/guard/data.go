@@ -26,8 +26,8 @@ func RegisterData(plugins *admission.Plugins) {
 	})
 }
 
-// data is a mutating plugin that changes nothing. As such it gets objects before the
-// server drops unsupported fields: a claim without its source would get an empty volume.
+// data is a mutating plugin that changes nothing. As such it receives objects before the server drops unsupported
+// fields: a claim without its source would get an empty volume.
 type data struct{ *admission.Handler }
 
 var _ admission.MutationInterface = (*data)(nil)

@@ -16,7 +16,7 @@ import (
 // named is the driver of an inline volume of a Pod, as a FlexVolume or CSI driver.
 type named struct{ flex, csi string }
 
-// inline returns the drivers of the inline volumes of a Pod; none for other objects.
+// inline returns the drivers of the inline volumes of a Pod; none for objects of other kinds.
 func inline(o any) []named {
 	pod, ok := o.(*api.Pod)
 	if !ok || pod == nil {
@@ -50,11 +50,10 @@ func (p *plugin) admit(ctx context.Context, a admission.Attributes, v named) err
 // use returns the right to use a driver in inline volumes.
 func use(driver string) right { return right{verb: "use", resource: "flexdrivers", name: driver} }
 
-// flexOf returns the FlexVolume driver that has the name of a CSI driver, or could be
-// installed with it. It returns none if another program than volplane created the
-// CSIDriver, whose volumeLifecycleModes then say whether Pods may use the driver, as in
-// every cluster. A CSIDriver that volplane created for a FlexVolume driver does not
-// express such a permission.
+// flexOf returns the FlexVolume driver that has the name of a CSI driver, or could be installed with it. It returns ""
+// if another program than volplane created the CSIDriver, whose volumeLifecycleModes then say whether Pods may use the
+// driver, as in every cluster. A CSIDriver that volplane created for a FlexVolume driver does not express such a
+// permission.
 func (p *plugin) flexOf(ctx context.Context, csi string) (string, error) {
 	n, err := decide.ParseCSI(csi)
 	if err != nil {

@@ -52,7 +52,7 @@ var (
 // SetExternalKubeClientSet sets the client with which the plugin reads objects.
 func (p *plugin) SetExternalKubeClientSet(c kubernetes.Interface) { p.client = c }
 
-// SetExternalKubeInformerFactory sets the informers by which the plugin knows drivers and volumes.
+// SetExternalKubeInformerFactory sets the informers that show the plugin drivers and volumes.
 func (p *plugin) SetExternalKubeInformerFactory(inf informers.SharedInformerFactory) {
 	p.drivers, p.handles = driversOf(inf), handlesOf(inf)
 }
@@ -66,7 +66,7 @@ func (p *plugin) ValidateInitialization() error {
 }
 
 // Validate refuses a write of a host's controllers that is neither about the volumes of their node nor about a driver
-// that is delegated to it, and a write of a node that gives it the place of another.
+// that is delegated to it, and a write of a node that moves it into the segment of another.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	var err error
 	user := a.GetUserInfo().GetName()
@@ -161,7 +161,7 @@ func (w *write) lease() error {
 	})
 }
 
-// leads returns an error unless what is written is about a driver that is delegated to the node.
+// leads returns an error unless a write concerns a driver that is delegated to the node.
 func (w *write) leads(what string, isOf func(driver string) bool) error {
 	ok, err := w.drivers.mayLead(w.node, isOf)
 	switch {
@@ -188,8 +188,8 @@ func (w *write) scopeOf(driver string) (volume.Scope, error) {
 		"its CSIDriver", driver, volume.AnnControllers, d.Annotations[volume.AnnControllers])
 }
 
-// unread returns the error for an object that could not be read. It is no refusal unless the object does not exist:
-// what is refused is deleted at the driver.
+// unread returns the error for an object that could not be read. It counts as a refusal only if the object does not
+// exist, because a refused volume is deleted at the driver.
 func unread(what string, err error) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s does not exist", what)
@@ -235,7 +235,7 @@ func bare(m *metav1.ObjectMeta, finalizers, annotations []string) {
 }
 
 // serves returns an error unless the node's controllers serve a volume: its driver is delegated to the node, or it was
-// made on the node by a driver that is node-local. It returns the scope in which they serve it.
+// created on the node by a node-local driver. It returns the scope in which they serve it.
 func (w *write) serves(v *corev1.PersistentVolume) (volume.Scope, error) {
 	if v.Spec.CSI == nil {
 		return volume.Scope{}, fmt.Errorf("volume %s is no CSI volume", v.Name)

@@ -50,8 +50,8 @@ func impersonates(a authorizer.Attributes) bool {
 		a.GetResource() == "groups" && a.GetName() == identity.HostsGroup
 }
 
-// logs returns which intent log the controllers of a node's host want to use. The log is empty for an object that is to
-// be created: its name is not known here, and the admission plugin checks it.
+// logs returns the intent log that the controllers of a node's host want to use. The log is empty for an object that is
+// being created: its name is not known here, and the admission plugin checks it.
 func logs(a authorizer.Attributes) (node, log string, ok bool) {
 	node, ok = identity.HostOf(a.GetUser().GetName())
 	if !ok || a.GetResource() != "configmaps" || a.GetNamespace() != volume.NamespaceSystem {
@@ -69,7 +69,7 @@ func logs(a authorizer.Attributes) (node, log string, ok bool) {
 	return node, log, ok
 }
 
-// listed returns the intent log to which the label selector of a list restricts it.
+// listed returns the intent log to which a list's label selector restricts it.
 func listed(a authorizer.Attributes) (log string, ok bool) {
 	all, err := a.GetLabelSelector()
 	if err != nil || len(all) != 1 || all[0].Key() != volume.LabelIntents || all[0].Operator() != selection.Equals {

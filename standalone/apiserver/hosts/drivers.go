@@ -20,7 +20,7 @@ func driversOf(inf informers.SharedInformerFactory) drivers {
 	return drivers{all.Lister(), all.Informer().HasSynced}
 }
 
-// mayLead says whether a driver of which isOf is true is delegated to a node.
+// mayLead says whether any driver for which isOf is true is delegated to a node.
 func (d drivers) mayLead(node string, isOf func(driver string) bool) (bool, error) {
 	if !d.synced() {
 		return false, errStarting

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// claim checks a write of a claim: the finalizer of a claim that is cloned, and that another node is to be selected.
-// The status tells how its volume grows.
+// claim checks a write of a claim: the finalizer of a claim that is being cloned, or the request to select another
+// node. The status shows how its volume grows.
 func (w *write) claim() error {
 	if w.GetOperation() != admission.Update || w.GetSubresource() != "" && w.GetSubresource() != "status" {
 		return errOther
@@ -49,7 +49,7 @@ func (w *write) claim() error {
 	return nil
 }
 
-// servesClaim returns an error unless the node's controllers serve the volume of a claim, or are to make it.
+// servesClaim returns an error unless the node's controllers serve the volume of a claim, or must create it.
 func (w *write) servesClaim(c *corev1.PersistentVolumeClaim) error {
 	if c.Spec.VolumeName != "" {
 		v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, c.Spec.VolumeName, metav1.GetOptions{})
@@ -66,7 +66,7 @@ func (w *write) servesClaim(c *corev1.PersistentVolumeClaim) error {
 	return err
 }
 
-// attachment checks a write of a VolumeAttachment: what the attacher of its volume says of it.
+// attachment checks a write of a VolumeAttachment: the attacher's report about it.
 func (w *write) attachment() error {
 	if w.GetOperation() != admission.Update {
 		return errOther
@@ -132,8 +132,8 @@ func (w *write) capacity() error {
 	return nil
 }
 
-// ofClass returns an error unless the class of a CSIStorageCapacity is of its driver: schedulers look at the class and
-// at no label.
+// ofClass returns an error unless the class of a CSIStorageCapacity is of its driver: schedulers use the class and no
+// label.
 func (w *write) ofClass(c *storagev1.CSIStorageCapacity) error {
 	class, err := w.client.StorageV1().StorageClasses().Get(w.ctx, c.StorageClassName, metav1.GetOptions{})
 	if err != nil {

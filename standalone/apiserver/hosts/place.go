@@ -24,7 +24,7 @@ import (
 // byHandle is the name of the index of volumes by their drivers and handles.
 const byHandle = "volplane.dev/handle"
 
-// handles knows which volumes of a driver have an object.
+// handles knows which handles of a driver have a PersistentVolume.
 type handles struct {
 	cache.SharedIndexInformer
 	err error
@@ -41,8 +41,8 @@ func handlesOf(inf informers.SharedInformerFactory) handles {
 	return h
 }
 
-// free returns an error if another object has the handle of a new volume: its claim would get the data of that one.
-// It is a conflict and no refusal, for what is refused is deleted at the driver.
+// free returns an error if another object has the handle of a new volume: its claim would get the data of that one. It
+// is a conflict and not a refusal, because a refused volume is deleted at the driver.
 func (h handles) free(v *corev1.PersistentVolume) error {
 	if !h.HasSynced() {
 		return unread("volumes", errStarting)
@@ -60,8 +60,8 @@ func (h handles) free(v *corev1.PersistentVolume) error {
 	return nil
 }
 
-// accessible returns an error unless a volume of a node-local driver is accessible from where the node is, and from
-// nowhere else: elsewhere, its handle may name data of others.
+// accessible returns an error unless a volume of a node-local driver is accessible only from the node's segment:
+// elsewhere, its handle may name other users' data.
 func (w *write) accessible(v *corev1.PersistentVolume, scope volume.Scope) error {
 	if scope.Has("") {
 		return nil
@@ -114,8 +114,8 @@ func segmentOf(all labels.Set, keys []string) topology.Segment {
 	return out
 }
 
-// place checks the labels that a node writes to itself. Where its node-local drivers are when it joins is where they
-// say, because nodes may share a pool. Later it does not go where another node is, nor leaves its place, after which it
+// place checks the labels that a node writes to itself. When it joins, it may place its node-local drivers freely,
+// because nodes may share a pool. Later it may not move to another node's segment, nor leave its own, after which it
 // could join again.
 func (w *write) place() error {
 	if w.GetResource().GroupResource() != corev1.Resource("nodes") || w.GetOperation() == admission.Delete {
@@ -144,7 +144,7 @@ func (w *write) place() error {
 	return nil
 }
 
-// plane returns an error if a node says that a control plane runs there, and none does.
+// plane returns an error if a node claims that it runs a control plane, but does not.
 func (w *write) plane() error {
 	before := metaOf(w.GetOldObject()).GetAnnotations()[volume.AnnControlPlane]
 	after := metaOf(w.GetObject()).GetAnnotations()[volume.AnnControlPlane]
@@ -155,7 +155,8 @@ func (w *write) plane() error {
 		volume.AnnControlPlane)
 }
 
-// moves returns an error if a driver is node-local, and the node leaves a segment for none or for one of another node.
+// moves returns an error if a driver is node-local, and the node leaves its segment for no segment or for that of
+// another node.
 func (w *write) moves(driver string, was, there topology.Segment) error {
 	scope, err := w.scopeOf(driver)
 	if err != nil || scope.Has("") {
@@ -185,7 +186,7 @@ func (w *write) moves(driver string, was, there topology.Segment) error {
 	return nil
 }
 
-// metaOf returns the metadata of an object; those of an empty one if there is no object.
+// metaOf returns the metadata of an object; empty metadata if there is no object.
 func metaOf(o runtime.Object) metav1.Object {
 	m, err := meta.Accessor(o)
 	if err != nil {

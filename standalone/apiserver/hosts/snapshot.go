@@ -10,9 +10,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// content checks a write of a VolumeSnapshotContent or VolumeGroupSnapshotContent: what the driver says of its
-// snapshots, once also where they are, and the intent to take them, which has a finalizer and an annotation. Only the
-// controllers of snapshots and groups say to which node a content belongs.
+// content checks a write of a VolumeSnapshotContent or VolumeGroupSnapshotContent: the driver's report about its
+// snapshots, once including their topology, and the intent to take them, which has a finalizer and an annotation. Only
+// the controllers of snapshots and groups may set the node of a content.
 func (w *write) content(finalizer, creating string) error {
 	before, after, ok := w.customUpdate()
 	if !ok {
@@ -53,7 +53,7 @@ func (w *write) servesContent(c *unstructured.Unstructured) error {
 	return err
 }
 
-// snapshot checks a write of a VolumeSnapshot: the finalizer that keeps it while a volume is made from it.
+// snapshot checks a write of a VolumeSnapshot: the finalizer that keeps it while a volume is created from it.
 func (w *write) snapshot() error {
 	before, after, ok := w.customUpdate()
 	if !ok || w.GetSubresource() != "" {
@@ -88,7 +88,7 @@ func (w *write) contentOf(s *unstructured.Unstructured) (*unstructured.Unstructu
 	if err != nil {
 		return nil, unread("content "+name, err)
 	}
-	// Who may write to the status of a snapshot could name any content there.
+	// A user who may write the status of a snapshot could name any content there.
 	uid, _, err := unstructured.NestedString(content.Object, "spec", "volumeSnapshotRef", "uid")
 	if err != nil || uid != string(s.GetUID()) {
 		return nil, fmt.Errorf("content %s is not that of snapshot %s/%s", name, s.GetNamespace(), s.GetName())
@@ -108,7 +108,7 @@ func bareObject(o *unstructured.Unstructured, finalizer string) *unstructured.Un
 	return o
 }
 
-// bareContent returns a content without what a snapshotter may change, and without the server's own fields.
+// bareContent returns a content without the fields that a snapshotter may change, and without the server's own fields.
 func bareContent(o *unstructured.Unstructured, finalizer, creating string) map[string]any {
 	o = bareObject(o, finalizer)
 	annotations := o.GetAnnotations()

@@ -69,8 +69,8 @@ func (w *write) changedVolume() error {
 	return nil
 }
 
-// changedAttributes returns an error unless the class of a volume's attributes stays as it is, or becomes one of the
-// same driver.
+// changedAttributes returns an error unless a volume's VolumeAttributesClass is unchanged, or becomes one of the same
+// driver.
 func (w *write) changedAttributes(before, after *corev1.PersistentVolume) error {
 	name := ptr.Deref(after.Spec.VolumeAttributesClassName, "")
 	if name == ptr.Deref(before.Spec.VolumeAttributesClassName, "") {
@@ -86,7 +86,7 @@ func (w *write) changedAttributes(before, after *corev1.PersistentVolume) error 
 	return nil
 }
 
-// newVolume returns an error unless a volume is what the provisioner decides to make for its claim, with the driver's
+// newVolume returns an error unless a volume is what the provisioner decides to create for its claim, with the driver's
 // answer. Above all, it has no data of another volume, and names no other Secrets than the class does: a node may read
 // the Secrets of volumes that its Pods use.
 func (w *write) newVolume(v *corev1.PersistentVolume) error {
@@ -94,7 +94,7 @@ func (w *write) newVolume(v *corev1.PersistentVolume) error {
 	if err != nil {
 		return err
 	}
-	// A refused volume is deleted at the driver. That it was saved before is no refusal, whatever has changed since.
+	// A refused volume is deleted at the driver. If it was saved before, it is not refused, whatever has changed since.
 	_, err = w.client.CoreV1().PersistentVolumes().Get(w.ctx, v.Name, metav1.GetOptions{})
 	switch {
 	case err == nil:
@@ -131,7 +131,7 @@ func (w *write) newVolume(v *corev1.PersistentVolume) error {
 	return w.accessible(v, scope)
 }
 
-// wanted returns the volume that the provisioner makes for a claim, with what only the driver knows from v.
+// wanted returns the volume that the provisioner would create for a claim, with the driver's part taken from v.
 func (w *write) wanted(
 	claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, scope volume.Scope,
 ) (*corev1.PersistentVolume, error) {

@@ -91,8 +91,8 @@ func (d *Members) AuthenticateToken(ctx context.Context, text string) (*authenti
 	}}, true, nil
 }
 
-// Authorizer allows those who are invited as nodes, and nodes, to request a certificate, and those who are invited as
-// control planes to request the keys; the request itself is checked later.
+// Authorizer allows users invited as nodes, and nodes, to request a certificate, and users invited as control planes to
+// request the keys; the request itself is checked later.
 func (d *Members) Authorizer() authorizer.Authorizer {
 	may := map[string][]string{
 		identity.PathCertificate:  {identity.InvitedGroup, identity.NodesGroup},

@@ -41,7 +41,8 @@ func (d *Members) mayInvitePlane(ctx context.Context, name string) error {
 	return nil
 }
 
-// mayInviteNode returns an error if a control plane runs on the node of that name, whose agent is in its process.
+// mayInviteNode returns an error if a control plane runs on the node with that name, because its agent is in that
+// process.
 func (d *Members) mayInviteNode(ctx context.Context, name string) error {
 	n, err := d.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -56,7 +57,7 @@ func (d *Members) mayInviteNode(ctx context.Context, name string) error {
 	return nil
 }
 
-// controlPlane gives the keys to a host that is invited as a control plane.
+// controlPlane hands out the keys to a host that is invited as a control plane.
 func (d *Members) controlPlane(r *http.Request, body []byte) ([]byte, error) {
 	const kind = identity.KindControlPlane
 	who, ok := request.UserFrom(r.Context())

@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// find takes the mark from everything that was given up with a node that is invited again: its host calls the drivers
-// for that from now on, so nothing of it may go any more without them. It may be repeated.
+// find removes the mark from everything that was given up with a node that is invited again: its host calls the drivers
+// for that from now on, so nothing of it may be deleted without them any more. It may be repeated.
 func (d *Members) find(ctx context.Context, node string) error {
 	for _, path := range []string{
 		"/api/v1/persistentvolumes", "/apis/storage.k8s.io/v1/volumeattachments",

@@ -48,7 +48,7 @@ func serve(w http.ResponseWriter, r *http.Request, answer answerer) {
 	_, _ = w.Write(said)
 }
 
-// statusOf returns the HTTP status of an error, which tells whether a retry is useful.
+// statusOf returns the HTTP status of an error, which shows the client whether a retry is useful.
 func statusOf(err error) int {
 	var refused refusal
 	var status apierrors.APIStatus

@@ -78,7 +78,7 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	return json.Marshal(identity.Invited{Token: t.String()})
 }
 
-// encode returns an invitation as it is stored.
+// encode returns the stored form of an invitation.
 func (d *Members) encode(id string, i identity.Invitation) ([]byte, error) {
 	if i.Kind == identity.KindControlPlane {
 		var err error

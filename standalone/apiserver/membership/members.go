@@ -27,15 +27,15 @@ import (
 // revocation has started.
 const Revoked = "volplane-revoked-nodes"
 
-// Plane is what others need to be a control plane of the same objects.
+// Plane is what a host needs to become a control plane of the same objects.
 type Plane struct {
-	// Prefix begins the keys of the objects in an etcd that others run; "" if no other host reaches them.
+	// Prefix begins the keys of the objects in an etcd that others run; "" if no other host can reach them.
 	Prefix string
 	// Keys returns the keys.
 	Keys func() (identity.Keys, error)
 }
 
-// Members manages the identities of nodes, and who becomes a control plane. It is safe for concurrent use.
+// Members manages the identities of nodes, and the invitations of control planes. It is safe for concurrent use.
 type Members struct {
 	ca     *pki.Authority
 	plane  Plane

@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// revoke revokes all certificates and invitations of a node. When it returns without an
-// error, no request with them is accepted any more, and none is in flight.
+// revoke revokes all certificates and invitations of a node. When it returns without an error, no request with them is
+// accepted any more or in flight.
 func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 	var q identity.Revoke
 	if err := read(body, &q, &q.Node); err != nil {

@@ -13,24 +13,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// sealed begins everything that any provider has encrypted.
+// sealed is the prefix of everything that any provider has encrypted.
 const sealed = "k8s:enc:"
 
 // entry is a Secret as etcd has it.
 type entry struct {
 	key, name string
-	// revision is the one that was looked at.
+	// revision is the one that was read.
 	revision int64
 	// sealed names provider and key; err is why it cannot be read.
 	sealed string
 	err    error
 }
 
-// findings is what a scan finds; stale is what should be written again.
+// findings is the result of a scan; stale entries should be written again.
 type findings struct{ stale, unreadable []entry }
 
-// scan looks at all Secrets. Without a transformer whatever is encrypted cannot be
-// read.
+// scan reads all Secrets. Without a transformer, encrypted ones are unreadable.
 func (o Options) scan(ctx context.Context, how value.Transformer) (findings, error) {
 	var f findings
 	prefix := o.Prefix + "/secrets/"
@@ -67,8 +66,7 @@ func (o Options) scan(ctx context.Context, how value.Transformer) (findings, err
 
 var errNoKey = errors.New("there is no key")
 
-// provider returns what names the provider and the key in a value, "" when it is in
-// clear.
+// provider returns the name of the provider and the key in a value, "" if it is in clear text.
 func provider(stored []byte) string {
 	const most = 120
 	if !bytes.HasPrefix(stored, []byte(sealed)) {
@@ -78,7 +76,7 @@ func provider(stored []byte) string {
 	return strings.Join(parts[2:min(len(parts), 5)], " ")
 }
 
-// lost says in words what cannot be read.
+// lost describes the unreadable Secrets.
 func (f findings) lost() string {
 	const most = 5
 	var names []string
@@ -110,7 +108,7 @@ func (o Options) rewrite(ctx context.Context, how value.Transformer, e entry) er
 	return o.replace(ctx, e, clientv3.OpPut(e.key, string(stored)))
 }
 
-// replace writes an entry that is still the one that was looked at.
+// replace writes an entry, unless it has changed since it was read.
 func (o Options) replace(ctx context.Context, e entry, op clientv3.Op) error {
 	r, err := o.Etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)).Then(op).Commit()
 	if err != nil {
@@ -122,7 +120,8 @@ func (o Options) replace(ctx context.Context, e entry, op clientv3.Op) error {
 	return nil
 }
 
-// shrink drops all revisions but the last one, and the pages that they were on. It leaves those of others alone.
+// shrink drops all revisions but the last one, and the pages that they were on. It leaves an etcd that others run
+// alone.
 func (o Options) shrink(ctx context.Context) error {
 	if o.Defragment == nil {
 		return nil

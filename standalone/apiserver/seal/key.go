@@ -18,18 +18,17 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// about tells who finds the file what it is.
+// about explains the file to people who find it.
 const about = "# The key of all Secrets in the data directory. Without this file they are lost.\n"
 
-// newConfig makes a key, and what tells the API server to use it. What is in clear
-// can be read, too, until it is written again.
+// newConfig makes a key, and the configuration with which the API server uses it. Secrets in clear text remain readable
+// until they are written again.
 func newConfig() ([]byte, error) {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make key of Secrets: %w", err)
 	}
-	// The name is in each value: another key by the same name would be taken for
-	// the right one.
+	// The name is in each value: another key of the same name would be mistaken for the right one.
 	id := sha256.Sum256(key)
 	secretbox := &apiserverv1.SecretboxConfiguration{Keys: []apiserverv1.Key{{
 		Name: "volplane-" + hex.EncodeToString(id[:4]), Secret: base64.StdEncoding.EncodeToString(key),
@@ -46,8 +45,8 @@ func newConfig() ([]byte, error) {
 	return append([]byte(about), data...), err
 }
 
-// WriteKey writes the file with the key of another control plane to a directory, where Secrets finds it. It refuses one
-// that cannot encrypt Secrets.
+// WriteKey writes the file with the key of another control plane to a directory, where Secrets finds it. It refuses a
+// configuration that cannot encrypt Secrets.
 func WriteKey(dir string, config []byte) error {
 	file := filepath.Join(dir, keyFile)
 	if err := durable.WriteFile(file, config); err != nil {

@@ -21,33 +21,33 @@ import (
 const (
 	// keyFile is volplane's own file, in the form of Kubernetes.
 	keyFile = "encryption.yaml"
-	// markFile says that the data base may still hold what was in clear.
+	// markFile means that the database may still hold earlier clear text.
 	markFile = "encryption.under-way"
-	// page is how many Secrets are read at once.
+	// page is how many Secrets are read per request.
 	page = 200
 )
 
-// ErrUnreadable says that there are Secrets that nobody can read.
+// ErrUnreadable says that there are Secrets that cannot be decrypted.
 var ErrUnreadable = errors.New("secrets cannot be read")
 
-// Options says what to encrypt, and how.
+// Options says which Secrets to encrypt, and how.
 type Options struct {
-	// Etcd is where the Secrets are, and Prefix what all their keys begin with.
+	// Etcd is where the Secrets are, and Prefix the common prefix of their keys.
 	Etcd   clientv3.KV
 	Prefix string
-	// Defragment makes a data base without what was deleted in it; nil if others, who run it, do.
+	// Defragment rewrites the database without deleted data; nil if others run the store.
 	Defragment func() error
 	// Dir is where volplane's own key is kept.
 	Dir string
-	// File is an EncryptionConfiguration of the user's to take instead; "" is none.
+	// File is the user's own EncryptionConfiguration; "" means none.
 	File string
-	// Forget deletes the Secrets for which there is no key any more.
+	// Forget deletes the Secrets whose key is lost.
 	Forget bool
 }
 
-// Secrets makes sure that all Secrets can be read and are encrypted as they should
-// be, and returns the file that tells the API server how. Nobody else may write to
-// etcd meanwhile. It can be broken off at any moment and done again.
+// Secrets makes sure that all Secrets can be read and are encrypted as they should be, and returns the configuration
+// file for the API server. Nothing else may write to etcd at the same time. It can be interrupted at any moment and
+// repeated.
 func Secrets(ctx context.Context, o Options) (file string, err error) {
 	file = o.File
 	if file == "" {
@@ -76,8 +76,8 @@ func Secrets(ctx context.Context, o Options) (file string, err error) {
 	return file, o.encrypt(ctx, how, found.stale)
 }
 
-// ensureKey makes the key when there is none yet. A key that is gone is not
-// replaced by another one, which would make the loss look like a new beginning.
+// ensureKey makes the key if there is none yet. A lost key is not replaced by a new one, which would make the loss look
+// like a first start.
 func (o Options) ensureKey(ctx context.Context, file string) error {
 	_, err := os.Lstat(file)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,7 @@ func (o Options) ensureKey(ctx context.Context, file string) error {
 	return durable.WriteFile(file, config)
 }
 
-// giveUp says what is lost, or deletes it when the user wants that.
+// giveUp reports what is lost, or deletes it if the user wishes so.
 func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 	switch {
 	case len(f.unreadable) == 0:
@@ -126,8 +126,8 @@ func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 	}
 }
 
-// encrypt writes again what is not as it should be, and has the data base forget
-// how it was before. The mark makes the next start do what this one did not.
+// encrypt writes stale entries again, and drops their old revisions from the database. The mark makes the next start
+// complete an interrupted one.
 func (o Options) encrypt(ctx context.Context, how value.Transformer, stale []entry) error {
 	mark := filepath.Join(o.Dir, markFile)
 	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) && len(stale) == 0 {

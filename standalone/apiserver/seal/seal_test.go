@@ -20,7 +20,7 @@ import (
 const (
 	prefix   = "/registry"
 	sentinel = "SENTINEL-0123456789"
-	// many is more than is read at once.
+	// many is more than one page.
 	many = 450
 )
 
@@ -58,7 +58,7 @@ func (h *host) start() {
 	}
 }
 
-// file writes a file beside the data directory's own ones.
+// file writes a file next to the data directory's own ones.
 func (h *host) file(name, text string) string {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -79,13 +79,13 @@ func (h *host) fill(n int) {
 			h.t.Fatal(err)
 		}
 	}
-	// Its neighbours are none of its business.
+	// Neighbouring keys must be ignored.
 	if _, err := c.Put(h.t.Context(), prefix+"/secretsandmore/ns/x", "k8s:enc:other:v1:k:x"); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// seal runs with at most so many writes; a negative number is no limit.
+// seal runs with a limited number of writes; a negative number means no limit.
 func (h *host) seal(o seal.Options, writes int) (int, error) {
 	h.t.Helper()
 	c := h.etcd.Client()
@@ -180,7 +180,7 @@ func TestWhatLiesInClear(t *testing.T) {
 	if got := h.stored(); got["secretbox volplane"] != many {
 		t.Errorf("%v", got)
 	}
-	// Only what the data base has to forget is left.
+	// Only old revisions are left, which the database must drop.
 	if n, err := h.seal(seal.Options{}, -1); err != nil || n != 1 {
 		t.Fatalf("%d writes, %v, want the one that was not done", n, err)
 	}
@@ -204,7 +204,7 @@ func (h *host) breakOff(writes int) {
 	}
 }
 
-// atRest makes sure that only the key is left, which is for its owner only.
+// atRest requires that only the key file is left, and that only its owner may read it.
 func (h *host) atRest() {
 	h.t.Helper()
 	if _, err := os.Stat(h.mark()); !errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +224,7 @@ resources:
   - aescbc: {keys: [{name: own, secret: MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=}]}
 `
 
-// TestKeyThatIsGone: what is lost is named, and nothing is overwritten.
+// TestKeyThatIsGone: the lost Secrets are named, and nothing is overwritten.
 func TestKeyThatIsGone(t *testing.T) {
 	h := newHost(t)
 	h.fill(7)
@@ -261,7 +261,7 @@ func (h *host) rename(from, to string) {
 	}
 }
 
-// refused makes sure that nothing is done, and that the user is told all about it.
+// refused makes sure that nothing is done, and that the error has everything that the user needs.
 func (h *host) refused(what string, o seal.Options, key string) {
 	h.t.Helper()
 	n, err := h.seal(o, -1)
@@ -280,7 +280,7 @@ func (h *host) refused(what string, o seal.Options, key string) {
 	}
 }
 
-// TestKeyOfOnesOwn: with the old key beside it, it takes over everything.
+// TestKeyOfOnesOwn: a user's configuration that also has the old key takes over everything.
 func TestKeyOfOnesOwn(t *testing.T) {
 	h := newHost(t)
 	h.fill(3)

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// small is the size up to which objects do not count: no claim or Pod that people write is larger.
+	// small is the size up to which objects do not count: no claim or Pod that users write is larger.
 	small = 8 << 10
 	// most is how many bytes the objects of a namespace may have beyond small, together: each costs several times as
 	// much memory.
 	most = 8 << 20
 	// page is how many objects are read in one request.
 	page = 500
-	// pause is the time until etcd is asked again after an error.
+	// pause is the delay before etcd is read again after an error.
 	pause = time.Second
 	// named is how many objects a refusal names.
 	named = 3
@@ -36,7 +36,7 @@ type Bulk struct {
 	beyond map[string]map[string]int
 }
 
-// NewBulk returns what is known of the objects below a prefix of etcd: nothing, until Follow runs.
+// NewBulk returns an empty record of the objects below a prefix of etcd, which Follow fills.
 func NewBulk(prefix string) *Bulk { return &Bulk{prefix: prefix + "/"} }
 
 // Follow reads all objects, and then each change, until ctx ends.
@@ -52,7 +52,7 @@ func (b *Bulk) Follow(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// load reads all objects as they are at one revision, which it returns.
+// load reads all objects as of one revision, which it returns.
 func (b *Bulk) load(ctx context.Context, client *clientv3.Client) (revision int64, err error) {
 	b.mu.Lock()
 	b.beyond = map[string]map[string]int{}
@@ -82,7 +82,7 @@ func (b *Bulk) watch(ctx context.Context, client *clientv3.Client, from int64) {
 			return
 		}
 		for _, e := range got.Events {
-			b.set(string(e.Kv.Key), len(e.Kv.Value)) // what is deleted has no value
+			b.set(string(e.Kv.Key), len(e.Kv.Value)) // a deleted key has no value
 		}
 	}
 }
@@ -118,8 +118,8 @@ func namespaceOf(key string) string {
 	return parts[1]
 }
 
-// refuse returns an error for a large object in a namespace that has as many bytes as it may have, unless the object
-// gets smaller. The sizes of objects that etcd does not have yet are those of their JSON.
+// refuse returns an error for a large object in a namespace that has reached its limit, unless the object gets smaller.
+// The sizes of objects that etcd does not have yet are those of their JSON.
 func (b *Bulk) refuse(namespace string, before, after runtime.Object) error {
 	b.mu.Lock()
 	sum, largest := 0, []string{}

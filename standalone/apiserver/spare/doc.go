@@ -1,4 +1,3 @@
-// Package spare is the admission plugin that keeps room: for deletions, when the
-// database or its disk is nearly full, so that what ends others can still be
-// written, and for others, when a namespace has many large objects.
+// Package spare is the admission plugin that keeps room: for deletions, and for writes that lead to them, when the
+// database or its disk is nearly full, and for other namespaces, when one has many large objects.
 package spare

@@ -18,8 +18,8 @@ import (
 // PluginName is the plugin's name in the chain.
 const PluginName = "SpareRoom"
 
-// Register adds the plugin to a list. Left says what follows from the room that
-// is left; bulk, which large objects there are; own, whether a request is the control plane's.
+// Register adds the plugin to a list. left returns the plan for the remaining room; bulk knows the large objects; own
+// says whether a request is the control plane's.
 func Register(plugins *admission.Plugins, left func() room.Plan, bulk *Bulk, own func(context.Context) bool) {
 	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
 		handler := admission.NewHandler(admission.Create, admission.Update)
@@ -36,9 +36,8 @@ type plugin struct {
 
 var _ admission.ValidationInterface = (*plugin)(nil)
 
-// Validate refuses what takes room that deletions need. What the control plane
-// itself and its nodes write is what they have begun; only their events can
-// wait.
+// Validate refuses requests that take room which deletions need. The control plane and its nodes may complete what they
+// have begun; only their events can wait.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.IsDryRun() || !p.waits(ctx, a) || a.GetOperation() == admission.Create && !stored(a) {
 		return nil
@@ -47,7 +46,7 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if plan.RefuseNew && (a.GetOperation() == admission.Create || plan.RefuseChanges && !ending(a.GetObject())) {
 		return admission.NewForbidden(a, fmt.Errorf("%s: %s", plan.Because.Reason, plan.Because.Message))
 	}
-	// Who writes a status is a controller, and tells what is.
+	// A status is written by a controller, and describes what exists.
 	if a.GetNamespace() == "" || a.GetSubresource() != "" {
 		return nil
 	}
@@ -62,14 +61,14 @@ func (p *plugin) waits(ctx context.Context, a admission.Attributes) bool {
 	return a.GetResource().Resource == "events" || !p.own(ctx) && !ours(a.GetUserInfo())
 }
 
-// ours knows the server's own client, and the agents and controllers of other nodes.
+// ours recognizes the server's own client, and the agents and controllers of other nodes.
 func ours(u user.Info) bool {
 	return u != nil && (u.GetName() == user.APIServerUser || slices.Contains(u.GetGroups(), user.NodesGroup) ||
 		slices.Contains(u.GetGroups(), identity.HostsGroup))
 }
 
-// stored says whether what is created is a new object that is kept: reviews are
-// only answered, tokens and bindings belong to what is there.
+// stored says whether a new object would be stored: reviews are only answered, and tokens and bindings belong to
+// existing objects.
 func stored(a admission.Attributes) bool {
 	switch a.GetResource().Group {
 	case "authentication.k8s.io", "authorization.k8s.io":
@@ -78,8 +77,7 @@ func stored(a admission.Attributes) bool {
 	return a.GetSubresource() == "" && a.GetKind().GroupKind() != api.Kind("Binding")
 }
 
-// ending says whether an object is being deleted: its finalizers must be taken
-// away.
+// ending says whether an object is being deleted: its finalizers must be removable.
 func ending(o any) bool {
 	m, ok := o.(metav1.Object)
 	return ok && m != nil && m.GetDeletionTimestamp() != nil

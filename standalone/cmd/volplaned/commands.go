@@ -151,7 +151,7 @@ revoke NAME' makes an invitation of either kind worthless.`,
 	return c
 }
 
-// printRevoked says what a revocation has done, and what it has not.
+// printRevoked prints what a revocation has done, and what it has not.
 func printRevoked(cmd *cobra.Command, name string, r up.Revoked) error {
 	switch {
 	case r.Used:

@@ -25,10 +25,10 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// A second signal ends the process at once.
+	// A second signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
-	// The API server's library exits with an error if it is stopped during its
-	// start. An exit that was requested is no error.
+	// The API server's library exits with an error if it is stopped during its start. An exit that was requested is not an
+	// error.
 	klog.OsExit = func(code int) {
 		if ctx.Err() != nil {
 			code = 0

@@ -1,6 +1,5 @@
-// Command controllers runs volplane's controllers, all but the one that needs
-// nodes' heartbeats, beside one driver, for the benchmark to measure them apart
-// from an API server: controllers KUBECONFIG SOCKET.
+// Command controllers runs volplane's controllers, except the one that needs nodes' heartbeats, beside one driver. The
+// benchmark measures them apart from an API server: controllers KUBECONFIG SOCKET.
 package main
 
 import (

@@ -22,9 +22,8 @@ import (
 const (
 	// needless is a driver that needs no attaching.
 	needless = "needless.csi.example.com"
-	// longPause is how long the sides may differ in what is attached before that
-	// is a difference: after failures Kubernetes' attach/detach controller pauses
-	// for twice as long each time, and no edit ends the pause.
+	// longPause is how long the sides may differ in attachments before that counts as a difference: after failures
+	// Kubernetes' attach/detach controller doubles its pause each time, and no edit ends the pause.
 	longPause = 2 * time.Minute
 	// stuckFor is how long at the end attachments may need to go.
 	stuckFor = 10 * time.Second
@@ -77,8 +76,8 @@ func attaching() topic {
 // awakeNode is the node whose volume shows that the controllers run.
 const awakeNode = "awake"
 
-// manyNodes configures a driver that knows the nodes of all sequences, by two ids each. The driver does not
-// list which volumes are attached, because Kubernetes' attacher lists them at any time.
+// manyNodes configures a driver that knows the nodes of all sequences, under two ids each. The driver does not list
+// attached volumes, because Kubernetes' attacher would list them at any time.
 func manyNodes(c *csitest.Config) {
 	c.Controller.ListVolumesPublishedNodes = false
 	c.NodeID = "id-" + awakeNode
@@ -129,11 +128,9 @@ func awakeAttaching(ctx context.Context, s side, name string) error {
 	return nil
 }
 
-// touchNodes edits the CSINodes of a sequence, which ends the pauses of
-// volplane's attacher; its Nodes, as kubelets do all the time: after a restart,
-// Kubernetes takes a volume to be mounted until its node changes; and its Pods:
-// Kubernetes reconciles those of a driver that has started to need attaching only every
-// three minutes.
+// touchNodes edits the CSINodes of a sequence, which ends the pauses of volplane's attacher; its Nodes, as kubelets do
+// all the time: after a restart, Kubernetes considers a volume mounted until its node changes; and its Pods: Kubernetes
+// reconciles those of a driver that has started to need attaching only every three minutes.
 func touchNodes(ctx context.Context, s side, space string, mark int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for n := range nodesOfOne {
@@ -161,8 +158,7 @@ func touchNodes(ctx context.Context, s side, space string, mark int) error {
 	return nil
 }
 
-// needsAttach has the driver say whether it needs attaching. That cannot be changed, but
-// the object can be recreated.
+// needsAttach sets whether the driver needs attaching. The field is immutable, but the object can be recreated.
 func needsAttach(ctx context.Context, s side, required bool) error {
 	if required {
 		if err := noteLeftBehind(ctx, s); err != nil {
@@ -181,7 +177,7 @@ func needsAttach(ctx context.Context, s side, required bool) error {
 	return err
 }
 
-// detachAll ends all attachments, and what only attachments need: the nodes.
+// detachAll removes all attachments, and the nodes, which only attachments need.
 func detachAll(ctx context.Context, s side) error {
 	attachments := s.Client.StorageV1().VolumeAttachments()
 	if err := s.Client.StorageV1().CSIDrivers().Delete(ctx, differential.DriverName, metav1.DeleteOptions{}); err != nil &&

@@ -1,3 +1,3 @@
-// Package attaching compares the attach/detach controller and the attacher with those of Kubernetes, and has each work
+// Package attaching compares the attach/detach controller and the attacher with those of Kubernetes, and combines each
 // with those of the other side.
 package attaching

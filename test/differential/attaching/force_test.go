@@ -27,14 +27,14 @@ const (
 		55 * time.Second, maxUnmount + 5*time.Second
 	// casesNamespace is the namespace of all Pods.
 	casesNamespace = "default"
-	// quietEnd is the time at the end in which nothing may be detached any more.
+	// quietEnd is the time at the end in which no further detach may happen.
 	quietEnd = 10 * time.Second
-	// slack is how much later than expected a volume may be detached, since other tests run at the same
-	// time. It ends before that of the node whose volume is wanted again would be.
+	// slack is how much later than expected a volume may be detached, since other tests run at the same time. It ends
+	// before the one of the node whose volume is wanted again is due.
 	slack = atLeave - (atLateDeath - maxUnmount) - 5*time.Second
 )
 
-// nodeCase is a node with one volume that it reports as in use, and what happens to both.
+// nodeCase is a node with one volume that it reports as in use, and the events of both.
 type nodeCase struct {
 	// node is the name of the node, of its Pod, its claim and its volume.
 	node string
@@ -147,7 +147,7 @@ func withNodesOfCases(c *csitest.Config) {
 	}
 }
 
-// detachTimes has the nodes use their volumes, deletes their Pods, and returns the time after which each
+// detachTimes reports the volumes of the nodes as in use, deletes their Pods, and returns the time after which each
 // volume was detached.
 func detachTimes(ctx context.Context, s side) (map[string]time.Duration, error) {
 	for _, f := range nodeCases() {

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// changeCSINode does what happens when drivers on a node come and go.
+// changeCSINode changes a CSINode as when drivers register and unregister.
 func (d *attachDice) changeCSINode(node string) op {
 	switch d.IntN(4) {
 	case 0:
@@ -34,8 +34,8 @@ func (d *attachDice) changeCSINode(node string) op {
 	return registerDriver(node, differential.Pick(d, "", otherID), differential.Pick[int32](d, 0, 0, 1, 2))
 }
 
-// registerDriver has the driver come to a node, or come again, by an id with this
-// end, for so many volumes.
+// registerDriver registers the driver on a node, or registers it again, with an id that has this suffix and an attach
+// limit.
 func registerDriver(node, end string, limit int32) op {
 	return op{
 		Text: fmt.Sprintf("let the driver come to %s, as %q, for so many volumes (0 is all): %d", node, end, limit),
@@ -89,8 +89,8 @@ func detachByHand(v, node string, theirs bool) op {
 // takenAway begins the line of an attachment that was deleted without a detach.
 const takenAway = "deleted without a detach: "
 
-// forceDetach takes an attachment away without its attacher, which may protect it
-// again before it is deleted: then it is done again.
+// forceDetach removes an attachment without its attacher, which may protect it again before it is deleted: then it is
+// repeated.
 func forceDetach(v, node string) op {
 	return op{
 		Text: "delete the attachment of volume " + v + " to " + node + " with all its finalizers",
@@ -151,7 +151,7 @@ func replaceVolume(v string) op {
 			if err != nil {
 				return err
 			}
-			// A controller may have let it go before its finalizers are taken.
+			// A controller may have removed the object before its finalizers are removed here.
 			if err := differential.LoseVolume(v).Do(ctx, s, space); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
@@ -162,10 +162,9 @@ func replaceVolume(v string) op {
 	}
 }
 
-// makeToStay makes a volume object whose predecessor of the same name has just lost its
-// finalizers. When a controller removes the last finalizer at that moment, the API server
-// deletes in a second step whatever has the name then, and that may be the new object:
-// the test waits until the side is at rest, and recreates the object if it is gone.
+// makeToStay makes a volume object whose predecessor of the same name has just lost its finalizers. When a controller
+// removes the last finalizer at that moment, the API server deletes, in a second step, the object that has the name
+// then, which may be the new one: the test waits until the side is at rest, and recreates the object if it is gone.
 func makeToStay(ctx context.Context, s side, v *corev1.PersistentVolume) error {
 	volumes := s.Client.CoreV1().PersistentVolumes()
 	for {
@@ -184,8 +183,7 @@ func makeToStay(ctx context.Context, s side, v *corev1.PersistentVolume) error {
 	}
 }
 
-// movePod deletes a Pod and recreates it on a node, as a controller does that keeps Pods
-// with fixed names running.
+// movePod deletes a Pod and recreates it on a node, as a controller of Pods with fixed names would.
 func movePod(name, node string) op {
 	return op{Text: "move pod " + name + " to " + node, Do: func(ctx context.Context, s side, space string) error {
 		before, err := s.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{})

@@ -17,7 +17,7 @@ import (
 // lease is the prefix of the name of the lease of Kubernetes' attacher.
 const lease = "external-attacher-leader-"
 
-// ourAttacher runs `volplane controller` beside the driver as an administrator does.
+// ourAttacher runs `volplane controller` beside the driver as an administrator would.
 func ourAttacher(t *testing.T, s side) *upstream.Program {
 	t.Helper()
 	return upstream.Start(t, "volplane", upstream.Leading("controller", "--controllers=attacher",
@@ -80,7 +80,7 @@ func TestSecondAttacherTakesOver(t *testing.T) {
 	}
 }
 
-// leader waits until the leader is another one than before, and returns it.
+// leader waits until the leader has changed, and returns it.
 func leader(ctx context.Context, t *testing.T, s side, before string) (now string) {
 	t.Helper()
 	upstream.Eventually(ctx, t, func() string {

@@ -2,7 +2,7 @@ package attaching
 
 import "volplane.dev/volplane/test/internal/differential"
 
-// Short names of what comparisons are made of.
+// These are short names for the parts of comparisons.
 type (
 	dice       = differential.Dice
 	difference = differential.Difference

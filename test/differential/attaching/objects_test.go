@@ -15,10 +15,9 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// theirAttachDetach runs the controller of Kubernetes that decides which volumes
-// are attached to which nodes until the test ends, or until the returned
-// function is called. It looks every second, the shortest time that it takes,
-// whether what it has attached is still so.
+// theirAttachDetach runs the controller of Kubernetes that decides which volumes are attached to which nodes until the
+// test ends, or until the returned function is called. It verifies its attachments every second, the shortest interval
+// that it accepts.
 func theirAttachDetach(t *testing.T, s side) (stop func()) {
 	t.Helper()
 	return s.Run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000",
@@ -37,7 +36,7 @@ func theirAttacher(t *testing.T, s side, driver *csitest.Driver) (stop func()) {
 		"--retry-interval-max="+upstream.LongestRetry.String())...)
 }
 
-// uses has a node say which volumes it uses, as a kubelet does.
+// uses sets a node's volumesInUse, as a kubelet does.
 func uses(ctx context.Context, s side, node string, all ...corev1.UniqueVolumeName) error {
 	if all == nil {
 		all = []corev1.UniqueVolumeName{}
@@ -55,7 +54,7 @@ func mayMount(ctx context.Context, s side, node string) ([]corev1.UniqueVolumeNa
 	return all, err
 }
 
-// makePod makes a Pod on a node that uses claims.
+// makePod creates a Pod on a node that uses claims.
 func makePod(ctx context.Context, s side, space, name, node string, claims ...string) error {
 	return createPod(ctx, s, space, metav1.ObjectMeta{Name: name}, node, claims)
 }
@@ -79,7 +78,7 @@ func createPod(ctx context.Context, s side, space string, meta metav1.ObjectMeta
 	return err
 }
 
-// endPod takes a Pod away, as its kubelet does in the end.
+// endPod removes a Pod, as its kubelet finally does.
 func endPod(ctx context.Context, s side, space, name string) error {
 	return s.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 }

@@ -75,11 +75,11 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 	must(makePod(ctx, s, "default", "p1", "n1", "c"))
 	attached("n1", name)
 	must(uses(ctx, s, "n1", name))
-	// The controller reconciles, and so knows what n1 uses, before the Pod goes there.
+	// The controller reconciles, and so sees what n1 uses, before the Pod is created there.
 	must(makePod(ctx, s, "default", "p2", "n2", "c"))
 	upstream.Eventually(ctx, t, func() string { return told(ctx, s, "p2", "FailedAttachVolume") })
 	must(endPod(ctx, s, "default", "p1"))
-	// Another volume comes to n1 in the meantime: the controller has reconciled it again.
+	// Another volume reaches n1 in between, which shows that the controller has reconciled it again.
 	must(s.Wire(ctx, "default", "other", differential.CSIVolume("other", differential.DriverName, corev1.ReadWriteOnce)))
 	must(makePod(ctx, s, "default", "p3", "n1", "other"))
 	upstream.Eventually(ctx, t, func() string {
@@ -133,7 +133,7 @@ func publishedTo(s side, id string) []string {
 	return nil
 }
 
-// told reports while a Pod has no event with the reason.
+// told returns a text while a Pod has no event with the reason.
 func told(ctx context.Context, s side, pod, reason string) string {
 	all, err := s.Client.CoreV1().Events("default").List(ctx,
 		metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})

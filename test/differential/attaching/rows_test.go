@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// attachRow is one reason for which what is attached may differ; explains says whether it
-// is the reason for all that differs about a volume.
+// attachRow is one reason why attachments may differ; explains says whether it is the reason for all differences about
+// a volume.
 type attachRow struct {
 	reason   string
 	explains func(d difference, volume string) bool
@@ -96,7 +96,7 @@ func attachReasons() []attachRow {
 	}
 }
 
-// attachRows judge what is attached by these reasons.
+// attachRows judge attachments by these reasons.
 func attachRows() []row {
 	var out []row
 	for _, r := range attachReasons() {
@@ -117,8 +117,7 @@ func attachRows() []row {
 	return append(out, spotRows()...)
 }
 
-// volumesIn returns the volumes that a line is about; for a node those in which
-// the sides differ.
+// volumesIn returns the volumes that a line is about; for a node, those for which the sides differ.
 func volumesIn(d difference, line string) []string {
 	if node, ok := strings.CutPrefix(line, "node "); ok {
 		node, _, _ = strings.Cut(node, " ")
@@ -163,8 +162,8 @@ func going(lines []string, is bool) []string {
 		func(l string) bool { return !strings.HasSuffix(l, fmt.Sprint(" going=", is)) })
 }
 
-// forgotten says whether only Kubernetes keeps an attachment, or lets it be mounted, for a Pod whose claim
-// or volume was deleted.
+// forgotten says whether only Kubernetes keeps an attachment, or keeps it in volumesAttached, for a Pod whose claim or
+// volume was deleted.
 func forgotten(d difference, v string) bool {
 	there := differential.Has(d.Ours, "volume "+v+" ") &&
 		differential.Has(d.Ours, "claim "+strings.Replace(v, "v", "c", 1)+" ")
@@ -176,7 +175,7 @@ func forgotten(d difference, v string) bool {
 // replaced says whether only volplane has detached a volume whose object was recreated.
 func replaced(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
-	// It may have been called before as well.
+	// It may have been called earlier, too.
 	protected := differential.Has(d.OnlyOurs, "volume "+v+" ", "finalizers=[external-attacher/") &&
 		differential.Has(d.OnlyTheirs, "volume "+v+" ", "finalizers=[]")
 	detached := differential.Has(d.OnlyOurs, call, "-"+v+`"`) || protected && differential.Has(d.Ours, call, "-"+v+`"`)
@@ -197,15 +196,15 @@ func onTwoNodes(d difference, v string) bool {
 		})
 	}
 	const answer = "answered ControllerPublishVolume of "
-	// Kubernetes may not have observed that it has succeeded since.
+	// Kubernetes may not have noticed that it has succeeded since.
 	unheard := strings.Contains(ours[0], " attached=true ") && slices.Contains(theirs, ours[0])
 	failed := one(d.Ours, v) && differential.Has(d.Ours, answer, "-"+v+" with ") &&
 		differential.Has(d.Theirs, answer, "-"+v+" with ")
 	return failing(ours) || failed && (failing(theirs) || unheard)
 }
 
-// detachedLate says whether only volplane has detached a volume whose attachment was deleted without that,
-// and the sides attach it alike now.
+// detachedLate says whether only volplane has detached a volume whose attachment was deleted without a detach, and both
+// sides attach it in the same way now.
 func detachedLate(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
 	return differential.Has(d.Ours, takenAway+v+" on ") &&
@@ -242,8 +241,8 @@ func madeByHand(d difference, v string) bool {
 	return differential.Has(attachments(slices.Concat(d.Ours, d.Theirs), v), annByHand+"=yes")
 }
 
-// pausing says whether a driver has failed to attach a volume, and it is attached
-// here, or at neither side; one for many nodes to each node where it is to be.
+// pausing says whether a driver has failed to attach a volume, and it is attached at volplane only, or on neither side;
+// for a volume of many nodes, at each node that needs it.
 func pausing(d difference, v string) bool {
 	later := func(here, there []string) bool {
 		attached := func(lines []string) bool { return differential.Has(lines, " attached=true ") }
@@ -266,8 +265,7 @@ func pausing(d difference, v string) bool {
 	return true
 }
 
-// keptForPods says whether a volume that a Pod wants where it is was detached by
-// Kubernetes only.
+// keptForPods says whether only Kubernetes has detached a volume that a Pod wants on that node.
 func keptForPods(d difference, v string) bool {
 	here := attachments(d.Ours, v)
 	return differential.Has(d.OnlyTheirs, "asked ControllerUnpublishVolume", "-"+v+`"`) &&

@@ -28,7 +28,7 @@ func nodeID(space, node string) string {
 	return "id-" + sequence + "-" + node
 }
 
-// attachDice draws the sequences about what is attached.
+// attachDice draws the sequences about attachments.
 type attachDice struct{ *dice }
 
 // drawAttaching draws what users, kubelets and drivers do around volumes that
@@ -100,7 +100,7 @@ func (d *attachDice) attachingOp() op {
 func (d *attachDice) anyNode() string { return nodeName(d.IntN(nodesOfOne)) }
 func (d *attachDice) user() string    { return fmt.Sprint("p", d.IntN(d.Pods+1)) }
 
-// newWiredVolume makes a volume and the claim that has it.
+// newWiredVolume creates a volume and a claim bound to it.
 func (d *attachDice) newWiredVolume() op {
 	modes := differential.Pick(d, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany,
 		corev1.ReadOnlyMany, corev1.ReadWriteOncePod)
@@ -126,7 +126,7 @@ func (d *attachDice) newWiredVolume() op {
 	}}
 }
 
-// newUser makes a Pod that uses one claim, or two.
+// newUser creates a Pod that uses one claim, or two.
 func (d *attachDice) newUser() op {
 	name, node := fmt.Sprint("p", d.Pods), d.anyNode()
 	d.Pods++
@@ -169,8 +169,7 @@ func finishPod(name string, phase corev1.PodPhase) op {
 	}
 }
 
-// mountAll does what a kubelet does with what it may mount; what it uses already
-// stays.
+// mountAll marks a node's attached volumes as in use, as a kubelet would; volumes in use stay so.
 func mountAll(node string) op {
 	return op{Text: "let " + node + " use what it may mount", Do: func(ctx context.Context, s side, space string) error {
 		n, err := s.Client.CoreV1().Nodes().Get(ctx, space+"-"+node, metav1.GetOptions{})

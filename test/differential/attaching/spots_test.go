@@ -16,15 +16,15 @@ import (
 // spot is a volume on a node.
 type spot struct{ volume, node string }
 
-// spotRow is one reason for which what is attached may differ; explains says whether it
-// is the reason for all that differs about a volume on a node.
+// spotRow is one reason why attachments may differ; explains says whether it is the reason for all differences about a
+// volume on a node.
 type spotRow struct {
 	reason   string
 	explains func(d difference, p spot) bool
 }
 
-// spotReasons are the reasons for which what is attached may differ that hold for
-// a volume on one node, and excuse nothing elsewhere.
+// spotReasons are the reasons why attachments may differ that apply to a volume on one node, and excuse nothing
+// elsewhere.
 func spotReasons() []spotRow {
 	return []spotRow{
 		{
@@ -105,7 +105,7 @@ func spotReasons() []spotRow {
 	}
 }
 
-// spotRows judge what is attached by these reasons.
+// spotRows judge attachments by these reasons.
 func spotRows() []row {
 	var out []row
 	for _, r := range spotReasons() {
@@ -165,9 +165,8 @@ func nodeNamed(id string) string {
 	return strings.TrimSuffix(n, otherID)
 }
 
-// onlyStoredAt returns the ids of nodes to which a volume is published by what one
-// side's driver has, and not by the other's. The rest of what they have of it
-// must be the same.
+// onlyStoredAt returns the ids of nodes to which a volume is published according to one side's driver only. Everything
+// else about the volume must be the same.
 func onlyStoredAt(one, other []string, v string) []string {
 	stored := func(lines []string) (s csitest.Volume) {
 		for _, l := range lines {
@@ -199,9 +198,8 @@ func (p spot) called(lines []string, method string) bool {
 	})
 }
 
-// secondAttachment says whether only Kubernetes attaches a volume for one node to
-// a node while it is attached, at both sides, to one that has no object, or a new
-// one, and that Pods are on that want it.
+// secondAttachment says whether only Kubernetes attaches a single-node volume to a node while both sides have it
+// attached to another one, whose object is missing or new, and on which Pods want it.
 func secondAttachment(d difference, p spot) bool {
 	first := attachments(d.Ours, p.volume)
 	if len(first) != 1 || !slices.Contains(d.Theirs, first[0]) || nodeOf(first[0]) == p.node || len(p.at(d.Theirs)) != 1 ||
@@ -215,8 +213,8 @@ func secondAttachment(d difference, p spot) bool {
 	return !known(d.Ours) && !known(d.Theirs) && wants(d.Ours, gone, p.volume)
 }
 
-// undetached says whether only Kubernetes attaches a volume for one node to a node
-// where a Pod waits for it, while its detach from another one fails at both sides.
+// undetached says whether only Kubernetes attaches a single-node volume to a node where a Pod waits for it, while its
+// detach from another one fails at both sides.
 func undetached(d difference, p spot) bool {
 	first := attachments(d.Ours, p.volume)
 	if len(first) != 1 || nodeOf(first[0]) == p.node || len(p.at(d.Theirs)) != 1 || !one(d.Ours, p.volume) ||
@@ -243,8 +241,7 @@ func noNode(d difference, p spot) bool {
 		len(p.at(d.Ours)) == 0 && len(p.at(d.Theirs)) == 1 && wants(d.Ours, p.node, p.volume)
 }
 
-// fullNode says whether only Kubernetes attaches a volume to a node that has as
-// many here as it takes.
+// fullNode says whether only Kubernetes attaches a volume to a node that has reached its limit here.
 func fullNode(d difference, p spot) bool {
 	found := regexp.MustCompile(`^node ` + p.node + ` may .* \(takes ([0-9]+)\)`)
 	i := slices.IndexFunc(d.Ours, found.MatchString)
@@ -262,8 +259,8 @@ func fullNode(d difference, p spot) bool {
 	return err == nil && has >= limit
 }
 
-// keptNeedless says whether only Kubernetes has detached a volume, or begun to,
-// that a Pod wants and whose driver needs no attaching.
+// keptNeedless says whether only Kubernetes has detached a volume, or begun to, although a Pod wants it, and its driver
+// needs no attaching.
 func keptNeedless(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	// The first step is that the Node no longer lists it.
@@ -274,8 +271,8 @@ func keptNeedless(d difference, p spot) bool {
 		(len(theirs) == 0 || strings.HasSuffix(theirs[0], " going=true") || begun && slices.Equal(ours, theirs))
 }
 
-// recordedNode says whether only Kubernetes does not know what the driver calls a
-// node, and the attachment records it.
+// recordedNode says whether only Kubernetes does not know the driver's id of a node, although the attachment records
+// it.
 func recordedNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	unregistered := func(lines []string) bool { return differential.Has(lines, "node "+p.node+" may ", " driver []") }
@@ -285,8 +282,8 @@ func recordedNode(d difference, p spot) bool {
 		strings.HasSuffix(theirs[0], " going=false")
 }
 
-// waitsForGone says whether only Kubernetes has not attached again what both have
-// detached, and a Pod wants on a node that has the driver, and no other node has.
+// waitsForGone says whether only Kubernetes has not attached again a volume that both have detached, and that a Pod
+// wants on a node with the driver while no other node has it.
 func waitsForGone(d difference, p spot) bool {
 	const detach = "ControllerUnpublishVolume"
 	ours := p.at(d.Ours)
@@ -296,9 +293,8 @@ func waitsForGone(d difference, p spot) bool {
 		wants(going(d.Ours, false), p.node, p.volume) && differential.Has(d.Theirs, "node "+p.node+" may ", " driver [id-")
 }
 
-// sameNode says whether one side has detached a volume that both have at a node where a
-// Pod wants it that replaced another one, or that cannot be attached again here, or need
-// not be.
+// sameNode says whether one side has detached a volume that both have attached at a node where a replacement of a Pod
+// wants it, or where it cannot or need not be attached again here.
 func sameNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	anew := slices.DeleteFunc(going(d.Ours, false), func(l string) bool { return !strings.Contains(l, "-anew on ") })
@@ -310,8 +306,8 @@ func sameNode(d difference, p spot) bool {
 	return same || p.called(d.Ours, detach) && !p.called(d.Theirs, detach) && staysAway(d, p)
 }
 
-// staysAway says whether what was detached here is not attached again: it is not needed,
-// the node has no driver, it fails, for the first time, or so does the detach.
+// staysAway says whether a volume that was detached here is not attached again: it is not needed, the node has no
+// driver, or the attach fails, for the first time, or the detach does.
 func staysAway(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) == 0 {
@@ -345,8 +341,8 @@ func detachedByHand(d difference, p spot) bool {
 		!slices.Contains(mounts(d.Ours, p.node), p.volume) && slices.Contains(mounts(d.Theirs, p.node), p.volume)
 }
 
-// neverUnmounted says whether only Kubernetes keeps a volume attached to a node that
-// has no object, and where no Pod wants it.
+// neverUnmounted says whether only Kubernetes keeps a volume attached to a node without an object, and on which no Pod
+// wants it.
 func neverUnmounted(d difference, p spot) bool {
 	const publish = "ControllerPublishVolume"
 	there := func(l string) bool { return isNode(l, p.node) }
@@ -354,23 +350,22 @@ func neverUnmounted(d difference, p spot) bool {
 		p.called(d.Ours, publish) == p.called(d.Theirs, publish) && p.onlyTheirsStays(d)
 }
 
-// needlessLater says whether only Kubernetes keeps attached what no Pod wants and
-// whose driver needs no attaching.
+// needlessLater says whether only Kubernetes keeps a volume attached that no Pod wants and whose driver needs no
+// attaching.
 func needlessLater(d difference, p spot) bool {
 	return differential.Has(d.Ours, nowNeedless) && differential.Has(d.Theirs, nowNeedless) && p.onlyTheirsStays(d)
 }
 
-// takenForAttached says whether only Kubernetes lets a node mount a volume that is
-// attached to it at neither side, and whose driver needs no attaching.
+// takenForAttached says whether only Kubernetes lets a node mount a volume that is attached to it on neither side, and
+// whose driver needs no attaching.
 func takenForAttached(d difference, p spot) bool {
 	return differential.Has(d.Ours, nowNeedless) && differential.Has(d.Theirs, nowNeedless) && len(p.at(d.Ours)) == 0 &&
 		len(p.at(d.Theirs)) == 0 &&
 		!slices.Contains(mounts(d.Ours, p.node), p.volume) && slices.Contains(mounts(d.Theirs, p.node), p.volume)
 }
 
-// leftWhileNeedless says whether only Kubernetes keeps attached what no Pod has
-// wanted since its driver needed no attaching, or has not attached it therefore
-// where a Pod waits for it.
+// leftWhileNeedless says whether only Kubernetes keeps a volume attached that no Pod has wanted since its driver
+// stopped needing attaching, or has for that reason not attached it where a Pod waits for it.
 func leftWhileNeedless(d difference, p spot) bool {
 	left := func(p spot) bool {
 		return differential.Has(d.Theirs, differential.Aside+leftBehind+p.volume+" on "+p.node) && p.onlyTheirsStays(d)
@@ -381,8 +376,8 @@ func leftWhileNeedless(d difference, p spot) bool {
 	return left(p) || waits && left(spot{p.volume, nodeOf(theirs[0])})
 }
 
-// formerName says whether only volplane has detached a volume from a name of the node to
-// which both have attached it, and to which it is not attached now.
+// formerName says whether only volplane has detached a volume from an earlier id of the node, to which both had
+// attached it, and to which it is not attached now.
 func formerName(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) != 1 || !strings.HasSuffix(ours[0], " going=false") {

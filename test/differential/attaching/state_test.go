@@ -18,10 +18,9 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// unwantedMount begins the line of a volume that its node uses and no Pod there
-// wants: volplane immediately removes it from the volumes that may be mounted, Kubernetes
-// only when it is about to be detached. A Pod that comes to the node in between finds it
-// there at both.
+// unwantedMount begins the line of a volume that its node uses and no Pod there wants: volplane immediately removes it
+// from the volumes that may be mounted, Kubernetes only when it is about to be detached. A Pod that arrives on the node
+// in between finds it attached on both sides.
 const unwantedMount = differential.Aside + "without a pod may be mounted: "
 
 // attached adds a line for each attachment, node and Pod.
@@ -63,12 +62,12 @@ func attached(ctx context.Context, s side, out state) error {
 const (
 	nowNeedless  = "the driver needs no attaching"
 	onceNeedless = "the driver needed no attaching for some time"
-	// leftBehind begins the line of a volume that was attached to a node, where
-	// no Pod wanted it, when the driver began to need attaching again.
+	// leftBehind is the prefix of the line of a volume that was attached to a node, where no Pod wanted it, when the
+	// driver started to need attaching again.
 	leftBehind = "without a pod when the driver needed attaching again: "
 )
 
-// noteLeftBehind notes what is attached where no Pod wants it.
+// noteLeftBehind records attachments that no Pod wants.
 func noteLeftBehind(ctx context.Context, s side) error {
 	all, err := attachStates(ctx, s)
 	for space, lines := range all {
@@ -131,8 +130,7 @@ func attachmentLine(s side, a *storagev1.VolumeAttachment) string {
 		a.DeletionTimestamp != nil)
 }
 
-// failure prints a driver's answer as it is, and of any other error only that it exists:
-// each side says it in its own words.
+// failure prints a driver's answer unchanged, and for any other error only that it exists: each side has its own words.
 func failure(e *storagev1.VolumeError) string {
 	if e == nil {
 		return "none"
@@ -197,11 +195,10 @@ func nodes(ctx context.Context, s side, out state, wanted map[string]bool) error
 	return nil
 }
 
-// attachStates returns the state of each sequence about volumes and what is attached.
+// attachStates returns the state of each sequence about volumes and attachments.
 func attachStates(ctx context.Context, s side) (state, error) { return s.BoundStates(ctx, attached) }
 
-// attachVersions returns a text that changes with all that is compared; the
-// times of errors that come again and again are not in it.
+// attachVersions returns a text that changes with everything that is compared; it omits the times of repeated errors.
 func attachVersions(ctx context.Context, s side) (string, error) {
 	all, err := attachStates(ctx, s)
 	if err != nil {

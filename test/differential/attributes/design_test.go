@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// TestModifyDiffersByDesign plays a sequence for each reason for which changes of attributes may differ, and wants
-// both sides to differ for it: a reason without one would be an excuse.
+// TestModifyDiffersByDesign plays a sequence for each reason why changes of attributes may differ, and requires that
+// both sides differ because of it: a reason without one would be an excuse.
 func TestModifyDiffersByDesign(t *testing.T) {
 	t.Parallel()
 	d := modifyDifferential(t, false)

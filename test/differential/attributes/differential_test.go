@@ -20,10 +20,10 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestModifyIsKubernetes plays the same sequences to volplane's modifier and to Kubernetes' resizer, each with a
-// driver of its own and beside what makes volumes larger. It compares all claims, volumes and events, the calls of
-// the drivers and what these were passed about their volumes. Both programs are killed. It plays them without and
-// with --extra-modify-metadata.
+// TestModifyIsKubernetes plays the same sequences to volplane's modifier and to Kubernetes' resizer, each with its own
+// driver and beside a resizer that expands volumes. It compares all claims, volumes and events, the calls of the
+// drivers and what these were passed about their volumes. Both programs are killed. It plays them without and with
+// --extra-modify-metadata.
 func TestModifyIsKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, extra := range []bool{false, true} {
@@ -87,7 +87,7 @@ func theirResizer(t *testing.T, s side) (stop func()) {
 		"--retry-interval-start=100ms", "--retry-interval-max="+upstream.LongestRetry.String())...)
 }
 
-// beyondModifying returns what of calls and events is wrong, though their numbers are not the same at both sides.
+// beyondModifying returns what is wrong with calls and events, although their numbers differ between the sides.
 // Kubernetes drops events when a thousand wait to be written, and after 25 about an object: what it has reported about
 // a claim must be reported here.
 func beyondModifying(ours, theirs []string) string {
@@ -101,7 +101,7 @@ func beyondModifying(ours, theirs []string) string {
 }
 
 // calledTooOften names the volumes for which volplane's driver was called much more often than that of Kubernetes,
-// whose pauses are short here. What each side does by itself when it restarts is allowed.
+// whose pauses are short here. Calls after a restart are allowed.
 func calledTooOften(ours, theirs []string) string {
 	var b strings.Builder
 	for _, line := range ours {
@@ -170,9 +170,9 @@ func awakeModifying(ctx context.Context, s side, name string) error {
 }
 
 // touchClaims edits claims. It ends the pauses of volplane's modifier, which reconciles a claim again when that is
-// bound again; those of Kubernetes are short here, and it would take a claim that is not bound for one without work.
-// But its resizer lays the answers to its writes over what its watch has reported, older ones as well, and meets
-// conflicts until the claim is written: any edit will do.
+// bound again; those of Kubernetes are short here, and it would consider an unbound claim to be one without work. But
+// its resizer applies the answers to its writes over later states from its watch, and has conflicts until the claim is
+// written: any edit will do.
 func touchClaims(ctx context.Context, s side, space string, mark int) error {
 	patches, part := []string{fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, mark)}, ""
 	if s.Name == "volplane" {

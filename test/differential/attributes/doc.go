@@ -1,2 +1,2 @@
-// Package attributes compares what changes the attributes of volumes with the resizer of Kubernetes.
+// Package attributes compares volplane's modifier with Kubernetes' resizer.
 package attributes

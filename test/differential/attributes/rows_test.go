@@ -8,7 +8,7 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// Reasons for which what is about changes of attributes may differ.
+// These are the reasons why changes of attributes may differ.
 const (
 	reasonNoticed = "a class of attributes that is made later is noticed; Kubernetes looks for it again when the claim" +
 		" wants another one, or when its program starts anew"
@@ -19,7 +19,7 @@ const (
 		"controller starts anew as well; the pause of Kubernetes is short here, and none when its program starts anew"
 )
 
-// modifyReason is one of the reasons; explains says whether it is the reason for what differs about a claim.
+// modifyReason is one of the reasons; explains says whether it is the reason for the differences about a claim.
 type modifyReason struct {
 	reason   string
 	explains func(about changed) bool
@@ -54,7 +54,7 @@ func modifyReasons() []modifyReason {
 	}
 }
 
-// modifyRows judge what is about changes of attributes.
+// modifyRows judge changes of attributes.
 func modifyRows() []row {
 	var out []row
 	for _, r := range modifyReasons() {
@@ -69,7 +69,7 @@ func modifyRows() []row {
 		Explains: func(d difference, line string) bool {
 			about, ok := changedIn(d, line)
 			v := "-" + strings.Replace(about.claim, "c", "v", 1)
-			// Such a call keeps a claim whose class was deleted since from reporting that it waits for the class.
+			// Such a call prevents a claim whose class was deleted since from reporting that it waits for the class.
 			begun := func(l string) string { return strings.Replace(l, " change=Pending:", " change=InProgress:", 1) }
 			return ok && !strings.Contains(about.ours, " change=none ") && begun(about.ours) == begun(about.theirs) &&
 				differential.Has(slices.Concat(d.Ours, d.Theirs), differential.Unanswered+differential.MethodModify, v)

@@ -23,7 +23,7 @@ type modifyDice struct {
 	sizes int
 }
 
-// drawModifying draws what users, administrators and drivers do around the attributes of volumes.
+// drawModifying draws actions of users, administrators and drivers on the attributes of volumes.
 func drawModifying(seed uint64, length int) sequence {
 	d := &modifyDice{dice: differential.NewDice(seed)}
 	s := sequence{Seed: seed, Ops: []op{
@@ -57,14 +57,14 @@ func (d *modifyDice) op() op {
 
 func (d *modifyDice) anyClaim() string { return fmt.Sprint("c", d.IntN(d.Claims)) }
 
-// newClaim makes a claim that is bound to a volume with the attributes of a class, or with none.
+// newClaim creates a claim that is bound to a volume, with or without a VolumeAttributesClass.
 func (d *modifyDice) newClaim() op {
 	name := fmt.Sprint("c", d.Claims)
 	d.Claims++
 	return newModifiable(name, differential.Pick(d, "", "", "gold", "silver"))
 }
 
-// newModifiable makes a claim that is bound to a volume with the attributes of a class; "" means no class.
+// newModifiable creates a claim that is bound to a volume with the attributes of a class; "" means no class.
 func newModifiable(name, class string) op {
 	text := fmt.Sprintf("make claim %s with attributes %q, bound to a volume", name, class)
 	return op{Text: text, Do: func(ctx context.Context, s side, space string) error {
@@ -80,8 +80,8 @@ func newModifiable(name, class string) op {
 	}}
 }
 
-// makeModifiable makes a claim that is bound to a volume, and has its attributes. It has a capacity as well: without
-// one Kubernetes' resizer dies.
+// makeModifiable creates a claim that is bound to a volume, and has its attributes. It also has a capacity: without one
+// Kubernetes' resizer panics.
 func makeModifiable(
 	ctx context.Context, s side, space string, c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume,
 ) error {
@@ -100,7 +100,7 @@ func makeModifiable(
 	return s.BindClaim(ctx, space, c.Name, v)
 }
 
-// newGrowing makes the class whose volumes may become larger.
+// newGrowing creates the class whose volumes may grow.
 func newGrowing() op {
 	return op{Text: "let volumes grow", Do: func(ctx context.Context, s side, space string) error {
 		_, err := s.Client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
@@ -110,7 +110,7 @@ func newGrowing() op {
 	}}
 }
 
-// wish lets a claim request other attributes, or none.
+// wish makes a claim request other attributes, or none.
 func (d *modifyDice) wish() op {
 	class := differential.Pick(d, "gold", "gold", "gold", "silver", "silver", "silver", "", "", "iron")
 	if d.IntN(40) == 0 {
@@ -119,7 +119,7 @@ func (d *modifyDice) wish() op {
 	return wish(d.anyClaim(), class)
 }
 
-// wish lets a claim request the attributes of a class; "" means no class.
+// wish makes a claim request the attributes of a class; "" means no class.
 func wish(claim, class string) op {
 	return op{Text: fmt.Sprintf("let claim %s want attributes %q", claim, class), Do: func(
 		ctx context.Context, s side, space string,
@@ -161,19 +161,19 @@ func otherParameters(class string, value int) op {
 	}}
 }
 
-// grow lets a claim want a larger volume.
+// grow makes a claim request a larger volume.
 func (d *modifyDice) grow() op {
 	d.sizes++
 	return ask(d.anyClaim(), fmt.Sprint(1+d.sizes, "Gi"))
 }
 
-// ask lets a claim request a volume of another size.
+// ask makes a claim request a volume of another size.
 func ask(claim, size string) op {
 	return differential.PatchClaim(claim, "let claim "+claim+" ask for "+size,
 		fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, size))
 }
 
-// modifyFault has calls fail. A call that is refused for good is repeated after five minutes.
+// modifyFault makes calls fail. A permanently refused call is repeated after five minutes.
 func (d *modifyDice) modifyFault() op {
 	f := fault{
 		Times: differential.Pick(d, 1, 2, 0, 0),

@@ -89,8 +89,8 @@ func modifiableLine(s side, c *corev1.PersistentVolumeClaim) string {
 		differential.Sorted(conditions))
 }
 
-// repeating returns the line of a claim whose call has failed and is being repeated as it is between two calls:
-// Kubernetes writes before each of them that the change is in progress.
+// repeating returns the line of a claim in the state between two repetitions of a failed call: before each, Kubernetes
+// writes that the change is in progress.
 func repeating(line string) string {
 	failed := regexp.MustCompile(`"ModifyVolumeError=True ([^:]+):`).FindStringSubmatch(line)
 	if failed == nil || !strings.Contains(line, `\" is in progress."`) {

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// attributes draws the class of attributes that a claim requests; nil means none. Of
-// those that it may want "missing" never exists, and "strange" is another driver's.
+// attributes draws the class of attributes that a claim requests; nil means none. The class "missing" never exists, and
+// "strange" belongs to another driver.
 func (d *provisioningDice) attributes() *string {
 	if d.IntN(5) > 0 {
 		return nil
@@ -19,7 +19,7 @@ func (d *provisioningDice) attributes() *string {
 	return ptr.To(differential.Pick(d, "gold", "gold", "silver", "missing", "strange"))
 }
 
-// changeAttributes makes or deletes one of the driver's.
+// changeAttributes creates or deletes one of the driver's classes.
 func (d *provisioningDice) changeAttributes() op {
 	name := differential.Pick(d, "gold", "silver", "silver")
 	if d.IntN(2) == 0 {
@@ -30,7 +30,7 @@ func (d *provisioningDice) changeAttributes() op {
 	}}
 }
 
-// wantAttributes lets a claim that has none, or others, want some.
+// wantAttributes gives a claim attributes, if it has none or different ones.
 func (d *provisioningDice) wantAttributes() op {
 	claim, name := d.made(), differential.Pick(d, "gold", "silver")
 	return op{

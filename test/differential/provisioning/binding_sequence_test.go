@@ -193,7 +193,7 @@ func changeVolume(name, what, patch string) op {
 	}}
 }
 
-// reserve does what the scheduler does for a late-binding claim.
+// reserve does the scheduler's part for a late-binding claim.
 func reserve(v, claim string) op {
 	return op{
 		Text: "reserve volume " + v + " for claim " + claim,

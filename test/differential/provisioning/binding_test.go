@@ -11,9 +11,9 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestBinderIsKubernetes plays the same sequences to volplane's binder and protection and to those of
-// Kubernetes, and compares all claims and volumes when both are at rest. The seed is the number of the
-// sequence, so every run can repeat what an earlier one did.
+// TestBinderIsKubernetes plays the same sequences to volplane's binder and protection and to those of Kubernetes, and
+// compares all claims and volumes when both are at rest. The seed is the number of the sequence, so every run can
+// repeat an earlier one.
 func TestBinderIsKubernetes(t *testing.T) {
 	t.Parallel()
 	differential.CompareAll(t, bindingDifferential(t))
@@ -39,8 +39,7 @@ func bindingDifferential(t *testing.T) *differential.Differential {
 	}
 }
 
-// bindingMayDiffer returns the reason why two states after binding may differ,
-// "" if there is none.
+// bindingMayDiffer returns the reason why two states after binding may differ, or "".
 func bindingMayDiffer(ours, theirs []string) string {
 	switch {
 	case slices.Equal(anonymous(unreserved(ours, theirs)), anonymous(unreserved(theirs, ours))),
@@ -76,8 +75,8 @@ func kept(lines []string) []string {
 	return out
 }
 
-// unreserved removes the binder's reservation of a volume for a claim that waits here and
-// has another volume at the other side, where the volume was free again from then on.
+// unreserved removes the binder's reservation of a volume for a claim that waits here and has another volume at the
+// other side, where the volume then became free again.
 func unreserved(lines, other []string) []string {
 	held := regexp.MustCompile(
 		`^(volume \S+ Available for )(c[0-9]+) uid of (c[0-9]+) annotations=\[bound-by-controller=yes\]`)
@@ -93,7 +92,7 @@ func unreserved(lines, other []string) []string {
 	return out
 }
 
-// anonymous takes the names of claims out of the lines.
+// anonymous removes the names of claims from the lines.
 func anonymous(lines []string) []string {
 	claim := regexp.MustCompile(`\bc[0-9]+\b`)
 	var out []string

@@ -1,3 +1,3 @@
 // Package provisioning compares the binder, the protection of objects and the provisioner with those of Kubernetes, and
-// has each work with those of the other side.
+// combines each with those of the other side.
 package provisioning

@@ -31,8 +31,7 @@ type eachNode struct {
 }
 
 // TestNodeDeploymentIsKubernetes: beside a driver on each node, volplane and csi-provisioner with the same arguments
-// make the same calls of the drivers, and write the same; and each deletes, on the right node, what the other has
-// created.
+// make the same driver calls and the same writes; and each deletes, on the right node, what the other has created.
 func TestNodeDeploymentIsKubernetes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
@@ -134,8 +133,7 @@ func (e *eachNode) claims() {
 	})
 }
 
-// tells returns the calls of the drivers, and what was written. Of claims that any node may have, the node is called
-// X.
+// tells returns the calls of the drivers, and what was written. For claims that any node may get, the node is called X.
 func (e *eachNode) tells() string {
 	e.t.Helper()
 	var out []string

@@ -225,8 +225,8 @@ func goesToAnother(ours, theirs []string) bool {
 	return !slices.ContainsFunc(slices.Concat(d.OnlyOurs, d.OnlyTheirs), func(l string) bool { return !handedOn(d, l) })
 }
 
-// wentOn says whether a line is about a claim whose volume may exist, and which
-// has lost its class or its node since, or is gone.
+// wentOn says whether a line is about a claim whose volume may exist, and which has since lost its class or its node,
+// or is gone.
 func wentOn(d difference, line string) bool {
 	both := slices.Concat(d.Ours, d.Theirs)
 	name := claimIn(line)
@@ -256,15 +256,14 @@ func lostItsWay(d difference, name string, claims []string) bool {
 		}
 	}
 	noNode := class == "late" && !differential.Has(claims, "selected-node")
-	// A node was selected since that cannot have what this one goes on with.
+	// A node was selected since that cannot have the volume that this side continues to create.
 	elsewhere := differential.Has(d.Ours, "claim "+name+" Bound ", "selected-node") &&
 		differential.Has(d.Theirs, "claim "+name+" Pending ",
 			"selected-node") && differential.Has(d.Ours, "asked CreateVolume", `"pvc-`+name+`"`, "accessibility_requirements")
 	return asked > 1 || noNode || elsewhere || !differential.Has(d.Ours, "class "+class+" of ")
 }
 
-// protected says whether a line differs only because Kubernetes protects a claim of which
-// no copy was requested.
+// protected says whether a line differs only because Kubernetes protects a claim although no clone of it was requested.
 func protected(d difference, line string) bool {
 	const finalizer = " " + volume.FinalizerCloning
 	name := claimIn(line)
@@ -279,8 +278,7 @@ func protected(d difference, line string) bool {
 	return false
 }
 
-// keptSource says whether a line is about a claim that is gone here, while it is the
-// source of one that waits.
+// keptSource says whether a line is about a claim that is deleted here, while it is the source of one that waits.
 func keptSource(d difference, line string) bool {
 	name := claimIn(line)
 	return differential.Has(d.OnlyTheirs, "claim "+name+" ", volume.FinalizerCloning, "going=true") &&

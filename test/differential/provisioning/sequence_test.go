@@ -31,8 +31,7 @@ type provisioningDice struct {
 	topology bool
 }
 
-// drawProvisioning draws what users, schedulers and drivers do around volumes that are
-// provisioned on demand.
+// drawProvisioning draws actions of users, schedulers and drivers on dynamically provisioned volumes.
 func drawProvisioning(seed uint64, length int) sequence {
 	return (&provisioningDice{dice: differential.NewDice(seed)}).provisioning(seed, length)
 }
@@ -80,7 +79,7 @@ func (d *provisioningDice) provisioningOp() op {
 // made returns a claim that was made.
 func (d *provisioningDice) made() string { return d.claimName(d.IntN(d.Claims)) }
 
-// newStorageClass makes a class; its name says when it binds.
+// newStorageClass creates a class; its name shows when it binds.
 func (d *provisioningDice) newStorageClass(name string) op {
 	class := &storagev1.StorageClass{
 		Provisioner: differential.DriverName, Parameters: d.parameters(name == "odd" || d.IntN(4) == 0),
@@ -232,8 +231,7 @@ func describeClaim(c *corev1.PersistentVolumeClaim) string {
 	return s
 }
 
-// schedule does what the scheduler does when it has found a node, or gives it
-// up.
+// schedule does what the scheduler does when it has found a node, or abandons it.
 func schedule(claim, to string) op {
 	text, node := fmt.Sprintf("select node %s for claim %s", to, claim), strconv.Quote(to)
 	if to == "" {
@@ -252,7 +250,7 @@ func (d *provisioningDice) changeClaim() op {
 		fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, annSecret, secret))
 }
 
-// changeMadeVolume does something to the volume that was made for a claim.
+// changeMadeVolume does something to the volume that was created for a claim.
 func (d *provisioningDice) changeMadeVolume() op {
 	claim := d.made()
 	patch := func(text, patch string) op {
@@ -275,7 +273,7 @@ func (d *provisioningDice) changeMadeVolume() op {
 	}}
 }
 
-// madeFor returns the name of the volume that is made for a claim.
+// madeFor returns the name of the volume that is created for a claim.
 func madeFor(s side, space, claim string) string {
 	for uid, c := range s.Memory.Claims {
 		if c == (differential.ClaimName{Space: space, Name: claim}) {
@@ -334,7 +332,7 @@ func touchBound(ctx context.Context, s side, space string, mark int) error {
 	return nil
 }
 
-// attach makes or deletes the record that the volume of a claim is attached.
+// attach creates or deletes the attachment of a claim's volume.
 func (d *provisioningDice) attach() op {
 	claim := d.made()
 	if d.IntN(2) == 0 {

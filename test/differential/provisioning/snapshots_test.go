@@ -20,8 +20,7 @@ import (
 type snapshot struct {
 	ready bool
 	size  string
-	// content says what is wrong with the content: "" is nothing, "none" that
-	// there is none.
+	// content says what is wrong with the content: "" means nothing, and "none" that it is missing.
 	content string
 	mode    corev1.PersistentVolumeMode
 }

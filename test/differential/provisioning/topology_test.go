@@ -131,8 +131,8 @@ func preferred() func(r *csipb.CreateVolumeRequest) []*csipb.Topology {
 	}
 }
 
-// unselected says whether a line is about a claim that has no volume, and whose
-// node, one that matches, is with one side and not with the other one.
+// unselected says whether a line is about a claim without a volume, whose selected node, which is allowed, only one
+// side has.
 func unselected(line string, with, without []string, which string) bool {
 	node := regexp.MustCompile(` ?volume\.kubernetes\.io/selected-node=` + which + `\b`)
 	name := claimIn(line)

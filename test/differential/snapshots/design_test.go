@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// TestSnapshotDiffersByDesign plays a sequence for each reason for which snapshots may differ, and wants both
-// sides to differ for it: a reason without one would be an excuse.
+// TestSnapshotDiffersByDesign plays a sequence for each reason why snapshots may differ, and requires that both sides
+// differ because of it: a reason without one would be an excuse.
 func TestSnapshotDiffersByDesign(t *testing.T) {
 	t.Parallel()
 	d := snapshotDifferential(t, false)
@@ -90,7 +90,7 @@ func designs() []design {
 	}
 }
 
-// seesAside wants the lines that are not compared to say what always differs.
+// seesAside requires that the lines which are not compared show what always differs.
 func seesAside(t *testing.T, d *differential.Differential) {
 	t.Helper()
 	states := d.StatesAfter(t, []op{

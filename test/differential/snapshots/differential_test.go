@@ -81,8 +81,8 @@ func theirSnapshotter(t *testing.T, s side, driver *csitest.Driver) (stop func()
 	return s.Run(t, "csi-snapshotter", theirPace(append(s.Options, "--csi-address="+driver.Socket)...)...)
 }
 
-// theirPace returns the flags of both programs of Kubernetes, and more. They resync after a second, not after
-// 15 minutes: what has failed is sometimes not retried before.
+// theirPace returns the flags of both programs of Kubernetes, and more. They resync after a second, not after 15
+// minutes: failures are sometimes not retried before.
 func theirPace(more ...string) []string {
 	return append(more, "--resync-period=1s", "--kube-api-qps=5000", "--kube-api-burst=5000", "--worker-threads=50",
 		"--retry-interval-start=100ms", "--retry-interval-max="+upstream.LongestRetry.String(),
@@ -166,8 +166,8 @@ func touchSnapshots(ctx context.Context, s side, _ string, mark int) error {
 	return err
 }
 
-// endSnapshots deletes all snapshots, contents, classes and claims of sequences, whatever keeps them, and
-// what their drivers keep.
+// endSnapshots removes all snapshots, contents, classes and claims of sequences unconditionally, and what their drivers
+// keep.
 func endSnapshots(ctx context.Context, s side) error {
 	if err := s.DeleteKinds(ctx, upstream.Snapshots(), upstream.SnapshotContents(),
 		upstream.SnapshotClasses()); err != nil {

@@ -2,7 +2,7 @@ package snapshots
 
 import "volplane.dev/volplane/test/internal/differential"
 
-// Short names of what comparisons are made of.
+// These are short names for the parts of comparisons.
 type (
 	design     = differential.Design
 	dice       = differential.Dice

@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// takeByHand has the driver take a snapshot that no object stands for yet.
+// takeByHand creates a snapshot at the driver that no object represents yet.
 func takeByHand(ctx context.Context, s side, space, name string) error {
 	if err := s.CreateAtDriver(ctx, space+"-source"); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// snapshotRow is one reason for which what is about a snapshot may differ; explains says whether it is the
-// reason for all that differs about one.
+// snapshotRow is one reason why facts about a snapshot may differ; explains says whether it is the reason for all
+// differences about one.
 type snapshotRow struct {
 	reason   string
 	explains func(about subject, line string) bool
@@ -19,7 +19,7 @@ type snapshotRow struct {
 // subject is the snapshot, or the content without one, that a line is about, in both states.
 type subject struct {
 	difference
-	// shot is the name of the snapshot, content that of its content, "" if there is none.
+	// shot is the name of the snapshot, and content that of its content, or "".
 	shot, content string
 }
 
@@ -192,7 +192,7 @@ func (about subject) asideIn(lines []string) string {
 	return differential.LineOf(lines, differential.Aside+"content "+about.content+" ")
 }
 
-// mismatched says whether the class of a snapshot is of another driver than the claim's volume.
+// mismatched says whether the class of a snapshot belongs to another driver than the claim's volume.
 func mismatched(about subject, _ string) bool {
 	shot := about.shotIn(about.Ours)
 	class := differential.LineOf(about.Ours, "class "+differential.Field(shot, "class=")+" ")
@@ -203,7 +203,7 @@ func mismatched(about subject, _ string) bool {
 		strings.Contains(shot, " bound=none ")
 }
 
-// unknownKey says whether the class of a snapshot has an unknown parameter, and only Kubernetes makes a content.
+// unknownKey says whether the class of a snapshot has an unknown parameter, and only Kubernetes creates a content.
 func unknownKey(about subject, _ string) bool {
 	shot := about.shotIn(about.Ours)
 	class := differential.LineOf(about.Ours, "class "+differential.Field(shot, "class=")+" ")
@@ -211,7 +211,7 @@ func unknownKey(about subject, _ string) bool {
 		strings.Contains(shot, " bound=none ") && !strings.Contains(shot, " error=none ")
 }
 
-// untimed says whether Kubernetes has a time of 1970 where volplane has none, or another.
+// untimed says whether Kubernetes has a time of 1970 where volplane has no time, or a different one.
 func untimed(about subject, line string) bool {
 	created := regexp.MustCompile(` created=\S+ `)
 	same := func(ours, theirs string) bool {
@@ -224,7 +224,7 @@ func untimed(about subject, line string) bool {
 	return same(about.shotIn(about.Ours), about.shotIn(about.Theirs))
 }
 
-// keptBefore says whether a snapshot whose content is another's is kept by volplane only.
+// keptBefore says whether only volplane keeps a snapshot whose content belongs to another.
 func keptBefore(about subject, _ string) bool {
 	ours, theirs := about.shotIn(about.OnlyOurs), about.shotIn(about.OnlyTheirs)
 	return strings.Contains(ours, " of content ") && strings.Contains(ours, " bound=none ") &&
@@ -243,7 +243,7 @@ func claimOnly(about subject, line string) bool {
 	return onlyKept(theirs, ours)
 }
 
-// leftKept says whether only Kubernetes keeps a claim of which no snapshot is being created.
+// leftKept says whether only Kubernetes keeps a claim although no snapshot of it is being created.
 func leftKept(about subject, line string) bool {
 	claim, ok := strings.CutPrefix(line, "claim ")
 	if !ok {
@@ -254,7 +254,7 @@ func leftKept(about subject, line string) bool {
 		onlyKept(differential.LineOf(about.Theirs, "claim "+claim+" "), differential.LineOf(about.Ours, "claim "+claim+" "))
 }
 
-// keptLonger says whether only volplane keeps a claim for a snapshot that is going.
+// keptLonger says whether only volplane keeps a claim for a snapshot that is being deleted.
 func keptLonger(about subject, line string) bool {
 	claim, ok := strings.CutPrefix(line, "claim ")
 	if !ok || !strings.HasSuffix(about.shotIn(about.Ours), " going=true") || about.contentIn(about.Ours) == "" {
@@ -291,7 +291,7 @@ func orphaned(about subject, _ string) bool {
 		about.contentIn(about.Ours) == "" && (about.shot == "" || about.shotIn(about.Theirs) == "")
 }
 
-// onlyKept says whether a claim is as another one, or gone, but for being kept for a snapshot.
+// onlyKept says whether a claim equals another one, or is gone, apart from being kept for a snapshot.
 func onlyKept(kept, other string) bool {
 	unkept := strings.Replace(kept, " "+volume.FinalizerSnapshotSource, "", 1)
 	unkept = strings.Replace(unkept, volume.FinalizerSnapshotSource, "", 1)

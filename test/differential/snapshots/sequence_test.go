@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// Drivers of volumes and classes, beside the one that both sides call.
+// These are drivers of volumes and classes, in addition to the one that both sides call.
 const (
 	// nobodys is a driver that no program calls.
 	nobodys = "nobodys.csi.example.com"
@@ -41,7 +41,7 @@ type snapshotDice struct {
 	shots, contents, handles, restores int
 }
 
-// drawSnapshots draws what users, administrators and drivers do around snapshots.
+// drawSnapshots draws actions of users, administrators and drivers on snapshots.
 func drawSnapshots(seed uint64, length int) sequence {
 	d := &snapshotDice{dice: differential.NewDice(seed)}
 	s := sequence{Seed: seed, Ops: []op{
@@ -101,7 +101,7 @@ func (d *snapshotDice) classDriver() string {
 	return differential.DriverName
 }
 
-// class makes a class of a driver.
+// class creates a class of a driver.
 func (d *snapshotDice) class(name, driver string) op {
 	c := differential.SnapshotClass{
 		Name: name, Driver: driver, Policy: differential.Pick(d, "Delete", "Delete", "Retain"), IsDefault: d.IntN(3) == 0,
@@ -167,7 +167,7 @@ func setDefault(name string, is bool) op {
 	}
 }
 
-// newClaim makes a claim, and mostly the volume that it is bound to.
+// newClaim creates a claim, and usually a volume bound to it.
 func (d *snapshotDice) newClaim() op {
 	name := fmt.Sprint("c", d.Claims)
 	d.Claims++
@@ -176,7 +176,7 @@ func (d *snapshotDice) newClaim() op {
 		differential.DriverName, ownDriver, noDriver, ""))
 }
 
-// newBoundClaim makes a claim that is bound to a volume of a driver; it is bound to none if that is "".
+// newBoundClaim creates a claim that is bound to a volume of a driver, or unbound if driver is "".
 func newBoundClaim(name, driver string) op {
 	bind := bindLater(name, driver)
 	return op{Text: "make claim " + name, Do: func(ctx context.Context, s side, space string) error {
@@ -202,7 +202,7 @@ func bindLater(name, driver string) op {
 	}}
 }
 
-// newSnapshot makes a snapshot of a claim.
+// newSnapshot creates a snapshot of a claim.
 func (d *snapshotDice) newSnapshot() op {
 	name := fmt.Sprint("s", d.shots)
 	d.shots++
@@ -289,7 +289,7 @@ func (d *snapshotDice) newContent() op {
 	return newGivenContent(c)
 }
 
-// newGivenContent makes a content for a snapshot of the driver, which exists unless its name is h9.
+// newGivenContent creates a content for a snapshot of the driver, which exists unless its name is h9.
 func newGivenContent(c givenContent) op {
 	return op{Text: fmt.Sprintf("make content %+v", c), Do: func(ctx context.Context, s side, space string) error {
 		if c.handle != "h9" && c.volume == "" {
@@ -332,7 +332,7 @@ func setPolicy(name, policy string) op {
 	return changeContent(name, "policy "+policy, fmt.Sprintf(`{"spec":{"deletionPolicy":%q}}`, policy))
 }
 
-// freeContent gives a content, which its snapshot may have left, to another snapshot.
+// freeContent gives a content, which its snapshot may have given up, to another snapshot.
 func (d *snapshotDice) freeContent(name string) op {
 	snapshot := fmt.Sprint("s", d.IntN(d.shots+2))
 	return changeContent(name, "for snapshot "+snapshot,
@@ -353,7 +353,7 @@ func changeContent(name, what, patch string) op {
 	}
 }
 
-// newRestore makes a claim that is to be made from a snapshot.
+// newRestore creates a claim with a snapshot as its source.
 func (d *snapshotDice) newRestore() op {
 	name := fmt.Sprint("r", d.restores)
 	d.restores++

@@ -114,8 +114,8 @@ func claimsAndSecrets(ctx context.Context, s side, out state) error {
 	return nil
 }
 
-// shotLines describes a snapshot. Nothing follows from the error of one that is going, nor from that it is still
-// kept as a source, nor from that one without a content is kept for it: these are aside.
+// shotLines describes a snapshot. The error of a snapshot that is being deleted has no consequence, nor has a finalizer
+// that still keeps it as a source, or that keeps one without a content: these are not compared.
 func shotLines(s side, o *snapshotv1.VolumeSnapshot, contents map[string]bool) []string {
 	status := ptr.Deref(o.Status, snapshotv1.VolumeSnapshotStatus{})
 	source := "claim " + ptr.Deref(o.Spec.Source.PersistentVolumeClaimName, "none")
@@ -142,7 +142,7 @@ func shotLines(s side, o *snapshotv1.VolumeSnapshot, contents map[string]bool) [
 		moment(status.CreationTime), size, problem, kept, going))
 }
 
-// moment prints a time that the driver has reported, and of others only that they exist.
+// moment prints a time that the driver has reported, and only the existence of other times.
 func moment(t *metav1.Time) string {
 	switch {
 	case t == nil:
@@ -153,8 +153,8 @@ func moment(t *metav1.Time) string {
 	return fmt.Sprint(t.Unix())
 }
 
-// contentLines describes a content. Whether its driver is being called changes while the call is
-// repeated; a content that is being deleted may have an error or none.
+// contentLines describes a content. It leaves out whether its driver is being called, which changes while the call is
+// repeated; a content that is being deleted may or may not have an error.
 func contentLines(s side, c *snapshotv1.VolumeSnapshotContent) []string {
 	status, ref := ptr.Deref(c.Status, snapshotv1.VolumeSnapshotContentStatus{}), c.Spec.VolumeSnapshotRef
 	uid := "another"

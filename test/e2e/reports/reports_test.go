@@ -13,11 +13,11 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// report is a public bug report: where it is, what was done, what is right, and the test that plays it.
+// report is a public bug report: its source, what was done, the right behaviour, and the test that plays it.
 type report struct{ source, done, right, proof string }
 
 const (
-	// scripts has a script for each report that is played here, whose first lines are the report.
+	// scripts has a script for each report that is played here, which begins with the report.
 	scripts = "testdata/scripts"
 	// elsewhere has the reports that other tests play, one in each paragraph, which ends with the test.
 	elsewhere = "testdata/elsewhere.txt"

@@ -83,7 +83,7 @@ func (w *world) setup(e *testscript.Env) error {
 	return w.make(name, driver.Name())
 }
 
-// config describes a driver that can do everything, and mounts filesystems in memory.
+// config describes a driver with all capabilities, which mounts filesystems in memory.
 func config(name string) csitest.Config {
 	c := csitest.Full()
 	c.Name, c.NodeID, c.Segments, c.Snapshots = name, "id-node1", nil, []string{"given"}
@@ -118,8 +118,8 @@ func (w *world) sh(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // tell is the command `driver METHOD [after] CODE WORDS`: from now on the driver answers the method's calls with an
-// error, `after` it has done the work. `hang` stands for a call that does not return, `empty` for an answer without
-// content, `ok` for a driver in order. `driver dies` and `driver returns` are about the process.
+// error, `after` it has done the work. `hang` means a call that does not return, `empty` an answer without content,
+// `ok` a driver without faults. `driver dies` and `driver returns` are about the process.
 func tell(ts *testscript.TestScript, neg bool, args []string) {
 	d := ts.Value(driverKey{}).(*csitest.Driver)
 	switch {
@@ -154,8 +154,8 @@ func tell(ts *testscript.TestScript, neg bool, args []string) {
 	d.OnCall(method, func(int, any) csitest.Action { return action })
 }
 
-// called is the command `called METHOD [TIMES] [REGEXP]`: it waits until the driver has been called so often, or
-// once, with such a request. `! called` does not wait.
+// called is the command `called METHOD [TIMES] [REGEXP]`: it waits until the driver has been called that often, or
+// once, with a matching request. `! called` does not wait.
 func called(ts *testscript.TestScript, neg bool, args []string) {
 	d := ts.Value(driverKey{}).(*csitest.Driver)
 	times, like := 1, ""
@@ -185,8 +185,8 @@ func called(ts *testscript.TestScript, neg bool, args []string) {
 	wait(ts, seen)
 }
 
-// has is the command `has VOLUMES SNAPSHOTS`: it waits until the driver has so many, besides the snapshot that it has
-// from its beginning.
+// has is the command `has VOLUMES SNAPSHOTS`: it waits until the driver has that many, not counting the snapshot that
+// it has from the start.
 func has(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: has VOLUMES SNAPSHOTS")

@@ -26,7 +26,7 @@ const Driver = "array.example.com"
 // Array is storage that all hosts reach. Each volume is a directory. Like a real storage array, it accepts
 // writes only from hosts to which the volume is published.
 type Array struct {
-	// OnCall is called in each call to the controller, with the host on which the driver was called; nil for nothing.
+	// OnCall is called in each call to the controller, with the host on which the driver was called; it may be nil.
 	OnCall func(ctx context.Context, host string)
 
 	dir string
@@ -75,7 +75,7 @@ func (a *Array) violation(format string, args ...any) {
 	a.violations = append(a.violations, fmt.Sprintf(format, args...))
 }
 
-// Violations describes what happened that must never happen.
+// Violations describes events that must never happen.
 func (a *Array) Violations() []string {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -109,7 +109,7 @@ func (a *Array) Holders(id string) []string {
 	return nil
 }
 
-// HoldNext has the next call of a method hang. The returned channel is closed when it does.
+// HoldNext makes the next call of a method hang. The returned channel is closed when it does.
 func (a *Array) HoldNext(method string, afterWork bool) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,7 +117,7 @@ func (a *Array) HoldNext(method string, afterWork bool) <-chan struct{} {
 	return a.held.reached
 }
 
-// call does the work of a call on a host. It is a violation if a call on another host is in flight.
+// call performs a call on a host. It is a violation if a call on another host is in flight.
 func (a *Array) call(ctx context.Context, host, method string, work func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,8 +165,8 @@ func (a *Array) Counts(id, host string) (written, refused int) {
 	return a.disks[id].written[host], a.disks[id].refused[host]
 }
 
-// Write has a host write to all volumes that are mounted there, like a program on the host. Each write
-// takes a lock that no other host may have.
+// Write makes a host write to all volumes that are mounted there, like a program on the host. Each write takes a lock
+// that no other host may have.
 func (a *Array) Write(host string) {
 	a.mu.RLock()
 	var violations []string

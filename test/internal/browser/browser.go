@@ -28,7 +28,7 @@ type Browser struct {
 	tabs    map[string]*Tab
 }
 
-// message is one of the protocol: a reply if it has an id, else an event.
+// message is a protocol message: a reply if it has an id, otherwise an event.
 type message struct {
 	ID      int             `json:"id,omitempty"`
 	Session string          `json:"sessionId,omitempty"`

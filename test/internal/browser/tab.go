@@ -58,7 +58,7 @@ func (b *Browser) Open(t *testing.T) *Tab {
 	return tab
 }
 
-// note remembers what the browser complains of.
+// note records the browser's complaints.
 func (t *Tab) note(m message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +131,7 @@ func (t *Tab) eval(expression string, result any) error {
 	return json.Unmarshal(out.Result.Value, result)
 }
 
-// Go opens an address, and waits until it and the pages that it leads to by itself are loaded, and condition is true.
+// Go opens an address, and waits until it and all automatic redirections are loaded, and condition is true.
 func (t *Tab) Go(address, condition string) {
 	t.t.Helper()
 	t.Call("Page.navigate", Params{"url": address}, nil)

@@ -29,9 +29,8 @@ import (
 // startLimit bounds the start of etcd and the API server.
 const startLimit = 5 * time.Minute
 
-// Cluster is a control plane of Kubernetes itself: etcd and kube-apiserver, with
-// RBAC, and whatever else a test starts over them. There are no kubelets: the
-// nodes are objects.
+// Cluster is a control plane of Kubernetes itself: etcd and kube-apiserver, with RBAC, and whatever else a test starts
+// over them. It has no kubelets: the nodes are objects.
 type Cluster struct {
 	t         *testing.T
 	dir       string
@@ -158,7 +157,7 @@ func (c *Cluster) AdminKubeconfig() string { return c.Path("admin.kubeconfig") }
 func (c *Cluster) ClientConfig(user string, groups ...string) *rest.Config {
 	leaf, err := c.authority.Client(user, groups...)
 	if err != nil {
-		// Others than the test's goroutine call this, too.
+		// Goroutines other than the test's call this, too.
 		c.t.Error(err)
 	}
 	return &rest.Config{
@@ -214,7 +213,7 @@ podMaxBackoffSeconds: 1
 	upstream.Start(t, "kube-scheduler", "--config="+c.Path("scheduler.yaml"), "--secure-port=0")
 }
 
-// Node makes a node in a zone that has a driver and room for Pods.
+// Node creates a node in a zone that has a driver and room for Pods.
 func (c *Cluster) Node(t *testing.T, name, where, driver string) {
 	t.Helper()
 	nodes := c.Client.CoreV1().Nodes()
@@ -227,7 +226,7 @@ func (c *Cluster) Node(t *testing.T, name, where, driver string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Every new node is tainted as not ready; who would end that does not run.
+	// Every new node is tainted as not ready; the controller that would remove the taint does not run.
 	node.Spec.Taints = nil
 	if node, err = nodes.Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

@@ -16,12 +16,12 @@ type Installation struct {
 	*Cluster
 	T   *testing.T
 	Ctx context.Context //nolint:containedctx // that of the test
-	// Base is the driver's name as part of others, space its namespace, which
-	// has the same name unless the flags say otherwise.
+	// Base is the driver's name as it is used in other names, and Space its namespace, which has the same name unless the
+	// flags say otherwise.
 	Base, Space string
 }
 
-// Install gives the manifests for a driver to kubectl, as an administrator does.
+// Install applies the manifests for a driver with kubectl, as an administrator would.
 func (c *Cluster) Install(ctx context.Context, t *testing.T, driver string, flags ...string) *Installation {
 	t.Helper()
 	i := &Installation{Cluster: c, T: t, Ctx: ctx, Base: manifest.Base(driver), Space: manifest.Base(driver)}
@@ -37,7 +37,7 @@ func (c *Cluster) Install(ctx context.Context, t *testing.T, driver string, flag
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The second time is an upgrade in which nothing is new.
+	// The second time is an upgrade without changes.
 	for range 2 {
 		c.Kubectl(ctx, t, string(text), "apply", "--validate=strict", "-f", "-")
 	}

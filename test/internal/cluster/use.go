@@ -40,8 +40,7 @@ func (i *Installation) Identity(account string) string {
 	return path
 }
 
-// CreateObjects makes a node with the driver, a class whose volumes need a Secret, and
-// another one that waits for Pods.
+// CreateObjects makes a node with the driver, a class whose volumes need a Secret, and one that binds late.
 func (i *Installation) CreateObjects(driver string) {
 	i.T.Helper()
 	i.Node(i.T, "n1", "a", driver)
@@ -119,7 +118,7 @@ func (i *Installation) Lives(driver *csitest.Driver) {
 	})
 }
 
-// Uses makes a Pod on the node that uses a claim.
+// Uses creates a Pod on the node that uses a claim.
 func (i *Installation) Uses(pod, claim string) {
 	i.T.Helper()
 	_, err := i.Client.CoreV1().Pods("default").Create(i.Ctx, &corev1.Pod{

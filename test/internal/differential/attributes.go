@@ -28,10 +28,10 @@ func NewAttributes(name string) Op {
 	}
 }
 
-// MethodModify is the call by which a driver changes the attributes of a volume.
+// MethodModify is the call that changes the attributes of a volume.
 const MethodModify = "ControllerModifyVolume"
 
-// Modifies has the driver answer changes of attributes as the sequences want.
+// Modifies makes the driver answer changes of attributes as the sequences want.
 func (s *Storage) Modifies() {
 	s.Driver.OnCall(MethodModify, func(_ int, req any) csitest.Action {
 		r := req.(*csipb.ControllerModifyVolumeRequest)

@@ -16,7 +16,7 @@ type Design struct {
 	Ops    []Op
 }
 
-// Show plays the designs, and wants each of the reasons to be shown by one.
+// Show plays the designs, and requires that each reason is shown by one.
 func (d *Differential) Show(t *testing.T, designs []Design, reasons []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), designLimit)

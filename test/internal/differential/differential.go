@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// Batch is how many sequences are played at the same time, those whose seeds
-	// it divides into the same number.
+	// Batch is the number of sequences that are played at the same time: those whose seeds give the same quotient.
 	Batch = 250
 	// Length is how much users do in a sequence.
 	Length = 10
@@ -29,7 +28,7 @@ const (
 	patience = time.Minute
 	// batchLimit is how long one batch may take.
 	batchLimit = 40 * time.Minute
-	// shrinking is how long a sequence that makes a difference is made shorter.
+	// shrinking is the time limit for shortening a sequence that makes a difference.
 	shrinking = 2 * time.Minute
 )
 
@@ -85,7 +84,7 @@ func (d *Differential) table() string {
 	return b.String()
 }
 
-// Differential plays sequences at two sides, and compares what both have made of them.
+// Differential plays sequences at two sides, and compares the results.
 type Differential struct {
 	Sides []Side
 	// Few is how many sequences `make test` plays.
@@ -94,22 +93,21 @@ type Differential struct {
 	Patience time.Duration
 	// Draw draws a sequence from a seed.
 	Draw func(seed uint64, length int) Sequence
-	// Allowed returns the reason why two states may differ, "" if there is
-	// none; counted counts the reasons.
+	// Allowed returns the reason why two states may differ, or ""; counted counts the reasons.
 	Allowed func(ours, theirs []string) string
 	// Beyond, if set, returns what is wrong in lines that are not compared, one line each.
 	Beyond  func(ours, theirs []string) string
 	Counted map[string]int
-	// games numbers the namespaces, touches the edits, wakes what shows that the
-	// controllers have seen everything.
+	// games numbers the namespaces, touches the edits, and wakes the markers that show that the controllers have seen
+	// everything.
 	games, touches, wakes int
 	// restarts counts those of the controllers, which took so long.
 	restarts   int
 	restarting time.Duration
 }
 
-// play plays sequences at both sides, an op of each at a time, and returns the
-// first difference of each, "" for none. A sequence ends where the sides differ.
+// play plays sequences at both sides, an op of each at a time, and returns the first difference of each, or "". A
+// sequence ends where the sides differ.
 func (d *Differential) play(ctx context.Context, all []Sequence) ([]string, error) {
 	d.games++
 	spaces, longest := make([]string, len(all)), 0
@@ -142,7 +140,8 @@ func (d *Differential) play(ctx context.Context, all []Sequence) ([]string, erro
 	return out, d.cleanUp(ctx)
 }
 
-// differ returns the difference between the states of a sequence, "" if there is none or if it is allowed for a reason.
+// differ returns the difference between the states of a sequence, or "" if they are equal or the difference is allowed
+// for a reason.
 func (d *Differential) differ(ours, theirs []string) (difference, reason string) {
 	if difference = compare(compared(ours), compared(theirs)); difference != "" {
 		if reason = d.Allowed(ours, theirs); reason != "" {
@@ -156,9 +155,8 @@ func (d *Differential) differ(ours, theirs []string) (difference, reason string)
 	return difference, ""
 }
 
-// settle returns the states at rest. What failed is repeated after growing pauses, and no
-// controller watches everything that may end a failure; where the sides differ, users
-// therefore edit their claims, and get time.
+// settle returns the states at rest. Failed steps are repeated after growing pauses, and no controller watches
+// everything that may end a failure; so where the sides differ, users edit their claims, and more time is allowed.
 func (d *Differential) settle(ctx context.Context, spaces []string, ended []bool) ([]State, error) {
 	if err := d.awake(ctx); err != nil {
 		return nil, err
@@ -212,8 +210,8 @@ func (d *Differential) rest(ctx context.Context) ([]State, error) {
 	return states, both.Wait()
 }
 
-// awake waits until the controllers of both sides have seen all that users did: a
-// side where nothing changes may be at rest, or have had no processor to begin.
+// awake waits until the controllers of both sides have seen all actions of users: a side without changes may be at
+// rest, or may not have had the processor yet.
 func (d *Differential) awake(ctx context.Context) error {
 	d.wakes++
 	return d.both(func(s Side) error { return s.Topic.Awake(ctx, s, fmt.Sprint("awake-", d.wakes)) })
@@ -235,7 +233,7 @@ func (d *Differential) both(do func(Side) error) error {
 	return both.Wait()
 }
 
-// step plays one op of each sequence; -1 makes the namespaces.
+// step plays one op of each sequence; -1 creates the namespaces.
 func (s Side) step(ctx context.Context, all []Sequence, spaces []string, ended []bool, step int) error {
 	var group errgroup.Group
 	group.SetLimit(20)
@@ -259,7 +257,7 @@ func (s Side) step(ctx context.Context, all []Sequence, spaces []string, ended [
 // when the controllers ended depends on their pauses.
 const Unanswered = "kept back the answer to "
 
-// Aside begins the lines that are not compared: what always differs, and what changes while a call is
+// Aside begins the lines that are not compared: facts that always differ, and those that change while a call is
 // repeated.
 const Aside = "aside: "
 
@@ -286,8 +284,7 @@ func compare(ours, theirs []string) string {
 	return b.String()
 }
 
-// shrink leaves out what a difference does not need, as far as it finds out in
-// time.
+// shrink removes the ops that a difference does not need, as far as time allows.
 func (d *Differential) shrink(ctx context.Context, s Sequence, difference string) (Sequence, string, error) {
 	defer func(before map[string]int) { d.Counted = before }(maps.Clone(d.Counted))
 	giveUp := time.Now().Add(shrinking)
@@ -323,7 +320,7 @@ func (s Sequence) shorter() []Sequence {
 	return out
 }
 
-// cleanUp deletes everything, so that there is room for the next batch.
+// cleanUp deletes everything, to make room for the next batch.
 func (d *Differential) cleanUp(ctx context.Context) error {
 	return d.both(func(s Side) error { return s.remove(ctx) })
 }

@@ -19,13 +19,12 @@ const (
 	// annDisturbed is changed by a user who edits the objects that controllers work on. It
 	// is not compared.
 	annDisturbed = "example.com/disturbed"
-	// disturbances is how often each object is edited at most, edits how often after another
-	// client has written it.
+	// disturbances is how often each object is edited at most, and edits how often after each write of another client.
 	disturbances, edits = 40, 4
 )
 
-// disturber edits claims and volumes of some sequences whenever another client has
-// written them, so that what controllers write meets conflicts.
+// disturber edits claims and volumes of some sequences whenever another client has written them, which causes conflicts
+// for the controllers.
 type disturber struct {
 	client kubernetes.Interface
 	space  *regexp.Regexp
@@ -87,7 +86,7 @@ func (d *disturber) follow(
 	}
 }
 
-// see edits an object some times if another client has written it.
+// see edits an object a few times if another client has written it.
 func (d *disturber) see(ctx context.Context, object runtime.Object) {
 	o, ok := object.(metav1.Object)
 	if !ok || !d.chosen(o) {
@@ -106,7 +105,7 @@ func (d *disturber) see(ctx context.Context, object runtime.Object) {
 	}
 }
 
-// chosen says whether a version of an object is to be edited.
+// chosen says whether a version of an object is chosen for an edit.
 func (d *disturber) chosen(o metav1.Object) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package differential plays sequences of what users, administrators and drivers do, drawn by lot, to controllers of
-// volplane and to those of Kubernetes, and compares what both sides have made of it.
+// Package differential plays sequences of actions by users, administrators and drivers, drawn by lot, to controllers of
+// volplane and to those of Kubernetes, and compares the results.
 //
 // A Topic says what is compared: its package draws the sequences, describes the objects, and has rows with the reasons
 // for which the sides may differ. A difference without a reason is made as short as possible, and fails the test.

@@ -31,7 +31,7 @@ func (m Mood) of(id, source string) *csipb.Snapshot {
 	return out
 }
 
-// TellOfSnapshots has the driver answer as the sequences want.
+// TellOfSnapshots makes the driver answer as the sequences want.
 func (s *Storage) TellOfSnapshots() {
 	s.Driver.OnCall("CreateSnapshot", func(_ int, req any) csitest.Action {
 		r := req.(*csipb.CreateSnapshotRequest)
@@ -78,7 +78,7 @@ func (s *Storage) spaceOfSnapshot(id string) string {
 	return newMemory().space.FindString(id)
 }
 
-// Tell has the driver report the snapshots of a sequence by a mood from now on.
+// Tell makes the driver report the snapshots of a sequence according to a mood from now on.
 func (s *Storage) Tell(space string, m Mood) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

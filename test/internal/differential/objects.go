@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// MakeNode makes a node that is ready, which the driver knows by an id.
+// MakeNode creates a ready node, which the driver knows under an id.
 func (s Side) MakeNode(ctx context.Context, name, id string) error {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"}},
@@ -34,8 +34,7 @@ func (s Side) MakeNode(ctx context.Context, name, id string) error {
 	return s.MakeCSINode(ctx, name, id, 0)
 }
 
-// MakeCSINode has the driver registered on a node, which takes so many volumes of
-// it; 0 is all.
+// MakeCSINode registers the driver on a node, with an attach limit; 0 means no limit.
 func (s Side) MakeCSINode(ctx context.Context, name, id string, limit int32) error {
 	d := storagev1.CSINodeDriver{Name: DriverName, NodeID: id}
 	if limit > 0 {
@@ -60,8 +59,8 @@ func (s Side) NodeStatus(ctx context.Context, name string, fields map[string]any
 	})
 }
 
-// Wire creates a volume at the driver, its object, and a claim that has it, as if they
-// were bound. Nothing protects them: the controllers for that do not run.
+// Wire creates a volume at the driver, its object, and a claim, all as if bound. Nothing protects them: the controllers
+// for that do not run.
 func (s Side) Wire(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	if v.Spec.CSI.Driver == DriverName {
 		mode := csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)
@@ -163,8 +162,8 @@ func (s Side) MakeClass(ctx context.Context, c SnapshotClass) error {
 	return err
 }
 
-// BindClaim makes a volume, at the driver as well if it is the driver's, and gives it to a claim, as a binder
-// and a provisioner do. The claim stays protected, because no controller for that runs here.
+// BindClaim makes a volume, at the driver as well if it is the driver's, and gives it to a claim, as a binder and a
+// provisioner would. The claim stays protected, because no controller for that runs here.
 func (s Side) BindClaim(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	c, err := s.Client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
 	if err != nil || c.Spec.VolumeName != "" {
@@ -202,7 +201,7 @@ func (s Side) CreateAtDriver(ctx context.Context, name string) error {
 	return err
 }
 
-// DeleteAtDriver has the driver delete a snapshot or a volume.
+// DeleteAtDriver deletes a snapshot or a volume at the driver.
 func (s Side) DeleteAtDriver(ctx context.Context, snapshot, v string) error {
 	if snapshot != "" {
 		_, err := s.Storage.Driver.DeleteSnapshot(ctx, &csipb.DeleteSnapshotRequest{SnapshotId: snapshot})
@@ -212,7 +211,7 @@ func (s Side) DeleteAtDriver(ctx context.Context, snapshot, v string) error {
 	return err
 }
 
-// UnprotectClaim takes from a claim what the API server keeps it by.
+// UnprotectClaim removes the finalizer that the API server gives a claim.
 func (s Side) UnprotectClaim(ctx context.Context, space, name string) error {
 	return upstream.Unmet(func() error {
 		claims := s.Client.CoreV1().PersistentVolumeClaims(space)

@@ -85,7 +85,7 @@ func (o Op) With(other Op) Op {
 	}}
 }
 
-// PatchClaim patches a claim; text says in the sequence what that means.
+// PatchClaim patches a claim; text describes it in the sequence.
 func PatchClaim(claim, text, patch string) Op {
 	return Op{Text: text, Do: func(ctx context.Context, s Side, space string) error {
 		_, err := s.Client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, []byte(patch),
@@ -103,7 +103,7 @@ func Heal(mark int) Op {
 	}}
 }
 
-// ChangeSecret makes or deletes one of the Secrets.
+// ChangeSecret creates or deletes one of the Secrets.
 func (d *Dice) ChangeSecret() Op {
 	name := Pick(d, "s0", "s0", "s1", "c0")
 	if d.IntN(2) == 0 {
@@ -119,7 +119,7 @@ func DeleteSecret(name string) Op {
 	}}
 }
 
-// NewSecret makes a Secret with a value that is drawn, and touches the claims, which may have waited for it.
+// NewSecret creates a Secret with a drawn value, and touches the claims, which may have waited for it.
 func (d *Dice) NewSecret(name string) Op {
 	value, mark := fmt.Sprint(d.IntN(100)), d.Int()
 	return Op{

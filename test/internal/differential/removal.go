@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// EndClaims deletes all claims, their volumes and events of sequences, whatever keeps them, and what their drivers
+// EndClaims removes all claims of sequences, with their volumes and events, unconditionally, and what their drivers
 // keep.
 func EndClaims(ctx context.Context, s Side) error {
 	core := corev1.SchemeGroupVersion
@@ -31,7 +31,7 @@ func EndClaims(ctx context.Context, s Side) error {
 	return nil
 }
 
-// DeleteKinds deletes the objects of sequences until there are none.
+// DeleteKinds deletes the objects of sequences until all are gone.
 func (s Side) DeleteKinds(ctx context.Context, kinds ...schema.GroupVersionResource) error {
 	ours := func(name string) bool { return s.Memory.space.MatchString(name) }
 	for _, r := range kinds {

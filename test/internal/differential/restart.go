@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// restartEvery is the number of batches among which one restarts the controllers. A restart affects
-// all sequences of a batch and takes seconds.
+// restartEvery is the number of batches, one of which restarts the controllers. A restart affects all sequences of a
+// batch and takes seconds.
 const restartEvery = 2
 
 // anew says how controllers are restarted around a step.
@@ -25,17 +25,17 @@ type anew int
 
 const (
 	noRestart anew = iota
-	// meanwhile: users do things while no controller runs.
+	// With meanwhile, users act while no controller runs.
 	meanwhile
-	// immediately: the controllers end as soon as users have done things.
+	// With immediately, the controllers end right after the actions of users.
 	immediately
-	// beforehand and afterwards: they end when drivers have been asked, and
-	// have or have not done their work, and have not answered.
+	// With beforehand and afterwards, they end when drivers have been called and have not answered, before or after they
+	// have done their work.
 	beforehand
 	afterwards
-	// WithoutAttach has the driver say afterwards that it needs no attaching; no controller is restarted.
+	// WithoutAttach makes the driver declare afterwards that it needs no attaching; no controller is restarted.
 	WithoutAttach
-	// WithAttach has it say that it does.
+	// WithAttach makes it declare that it does.
 	WithAttach
 )
 

@@ -60,7 +60,7 @@ func Without(lines, others []string) []string {
 	return out
 }
 
-// LineOf returns the first line that begins so; "" if there is none.
+// LineOf returns the first line with a prefix, or "".
 func LineOf(lines []string, begin string) string {
 	if i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, begin) }); i >= 0 {
 		return lines[i]

@@ -33,7 +33,7 @@ type Side struct {
 	Client kubernetes.Interface
 	// Dynamic reaches custom resources.
 	Dynamic dynamic.Interface
-	// Storage is the side's driver, memory what was seen of its claims.
+	// Storage is the side's driver, and memory what was observed of its claims.
 	Storage *Storage
 	Memory  *memory
 	Life    *life
@@ -43,16 +43,16 @@ type Side struct {
 	Conflicts *atomic.Int64
 	// Topic is what is compared.
 	Topic Topic
-	// Sidecars and options are what is chosen for the driver's controllers: of volplane, and of Kubernetes.
+	// Sidecars and options are the settings of the driver's controllers: of volplane, and of Kubernetes.
 	Sidecars app.Sidecars
 	Options  []string
 	// Patient says that no volume is detached by force for a timeout.
 	Patient bool
-	// MaxUnmount is how long a node may take to unmount volumes, 0 for the usual time.
+	// MaxUnmount is how long a node may take to unmount volumes, 0 means the usual time.
 	MaxUnmount time.Duration
 }
 
-// NewSide borrows an API server for a side, on which nothing runs yet.
+// NewSide borrows an API server for a side, where nothing runs yet.
 func NewSide(t *testing.T, name string, about Topic) Side {
 	t.Helper()
 	s := Side{

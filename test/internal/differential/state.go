@@ -26,17 +26,17 @@ const quiet = 3 * upstream.SyncPeriod
 type Topic struct {
 	// Pause is how long a side waits between two checks of whether it is at rest.
 	Pause time.Duration
-	// States returns what is compared, and versions a text that changes until a side is at rest; nil is that
-	// of all lines that are compared.
+	// States returns the compared lines, and versions a text that changes until a side is at rest; nil means that of all
+	// compared lines.
 	States   func(ctx context.Context, s Side) (State, error)
 	Versions func(ctx context.Context, s Side) (string, error)
 	// Awake waits until all controllers of a side have done something.
 	Awake func(ctx context.Context, s Side, name string) error
 	// Touch edits objects of a sequence, which ends the pauses of controllers.
 	Touch func(ctx context.Context, s Side, space string, mark int) error
-	// Remove deletes what sequences leave, besides what belongs to their namespaces, classes and volumes.
+	// Remove deletes what sequences leave, other than what belongs to their namespaces, classes and volumes.
 	Remove func(ctx context.Context, s Side) error
-	// NeedsAttach has the driver say whether it needs attaching.
+	// NeedsAttach sets whether the driver needs attaching.
 	NeedsAttach func(ctx context.Context, s Side, required bool) error
 }
 
@@ -68,7 +68,7 @@ func (s Side) versions(ctx context.Context) (string, error) {
 	if s.Topic.Versions != nil {
 		return s.Topic.Versions(ctx, s)
 	}
-	// Operations of several sequences may wait for rest at the same time, and what is seen is remembered.
+	// Operations of several sequences may wait for rest at the same time, and share what they have observed.
 	s.Memory.seeing.Lock()
 	defer s.Memory.seeing.Unlock()
 	all, err := s.Topic.States(ctx, s)
@@ -108,10 +108,10 @@ func BoundVersions(ctx context.Context, s Side) (string, error) {
 	return b.String(), nil
 }
 
-// State is what is compared: one line for each object of a sequence, by namespace.
+// State is the compared state: one line for each object of a sequence, by namespace.
 type State map[string][]string
 
-// BoundStates returns the state of each sequence about claims and volumes, and what more adds to it.
+// BoundStates returns the state of each sequence about claims and volumes, and the additions of more.
 func (s Side) BoundStates(ctx context.Context, more func(ctx context.Context, s Side, out State) error) (State, error) {
 	claims, err := s.Client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -183,8 +183,8 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 	}
 	notes := maps.Clone(c.Annotations)
 	if notes["pv.kubernetes.io/bind-completed"] == "" || c.Spec.VolumeName != "pvc-"+string(c.UID) {
-		// Within one process the binder calls the provisioner without a write; what Kubernetes
-		// writes then is written when the claim is bound to the volume that was created for it.
+		// Within one process the binder calls the provisioner without a write; Kubernetes' write for that is made when the
+		// claim is bound to the volume that was created for it.
 		delete(notes, volume.AnnStorageProvisioner)
 		delete(notes, volume.AnnBetaStorageProvisioner)
 	}
@@ -240,8 +240,8 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 		Annotations(v.Annotations), Sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
-// Annotations returns all annotations except that of the disturber, those with which Kubernetes'
-// provisioner says that there is no secret, and those with a secret for calls that volplane never makes.
+// Annotations returns all annotations except that of the disturber, those with which Kubernetes' provisioner records
+// that there is no secret, and those with a secret for calls that volplane never makes.
 func Annotations(all map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(all)) {

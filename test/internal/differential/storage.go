@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// ParameterSpace is a parameter of every class by which the driver knows which sequence a volume belongs to.
+// ParameterSpace is a parameter of every class that shows the driver to which sequence a volume belongs.
 const ParameterSpace = "space"
 
 // Storage is a side's driver, which fails as the sequences want it to. A side that only binds has a storage
@@ -62,8 +62,7 @@ type Fault struct {
 	// Told is the kind of size that the driver reports, without an error, unless it is
 	// right.
 	Told told
-	// Times is how often that happens to each volume; 0 means always. After has the driver
-	// do its work nevertheless.
+	// Times is how often that happens to each volume; 0 means always. After makes the driver do its work nevertheless.
 	Times int
 	After bool
 	seen  map[string]int
@@ -140,7 +139,7 @@ func (s *Storage) action(space, method, volume string) (csitest.Action, told) {
 	return csitest.Action{After: f.After, Err: status.Error(f.Code, "as the test wants")}, right
 }
 
-// keptBack records a call about a volume and a node that gets no answer, and whether its work is done.
+// keptBack records a call about a volume and a node without an answer, and whether its work is done.
 func (s *Storage) keptBack(method, volume, node string, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +170,7 @@ func Note(all map[string]map[string]bool, space, line string) {
 	all[space][line] = true
 }
 
-// Fail has calls fail from now on.
+// Fail makes calls fail from now on.
 func (s *Storage) Fail(space, method string, f Fault) {
 	f.seen = map[string]int{}
 	s.mu.Lock()
@@ -215,8 +214,7 @@ func (s *Storage) calls() map[string]int {
 type memory struct {
 	seeing sync.Mutex
 	Claims map[types.UID]ClaimName
-	// calls is how many calls of the driver are in asked: the lines by
-	// sequence, each once.
+	// calls is the number of driver calls included in asked: the lines by sequence, each once.
 	calls int
 	asked map[string]map[string]bool
 	// asides are lines that are not compared and stay until the end, by sequence.
@@ -224,7 +222,7 @@ type memory struct {
 	// uid finds a UID in a text, space the name of a sequence, member that of a
 	// claim like those of a StatefulSet.
 	uid, space, member *regexp.Regexp
-	// Naming returns the name of the volume that is made for a claim, if it is not the usual one.
+	// Naming returns the name of the volume that is created for a claim, if it is not the usual one.
 	Naming func(types.UID) string
 }
 
@@ -234,7 +232,7 @@ type ClaimName struct{ Space, Name string }
 // Keep keeps a line that is not compared for the rest of a sequence.
 func (m *memory) Keep(space, line string) { m.asides.Store([2]string{space, Aside + line}, nil) }
 
-// addAsides adds the lines that were kept for the sequences that there are.
+// addAsides adds the kept lines of the present sequences.
 func (m *memory) addAsides(out State) {
 	m.asides.Range(func(k, _ any) bool {
 		if key := k.([2]string); out[key[0]] != nil {
@@ -257,7 +255,7 @@ func (m *memory) of(text string) ClaimName {
 	return m.Claims[types.UID(m.uid.FindString(m.usual(text)))]
 }
 
-// Volume returns the name of the volume that is made for a claim.
+// Volume returns the name of the volume that is created for a claim.
 func (m *memory) Volume(uid types.UID) string {
 	if m.Naming != nil {
 		return m.Naming(uid)
@@ -265,7 +263,7 @@ func (m *memory) Volume(uid types.UID) string {
 	return "pvc-" + string(uid)
 }
 
-// usual gives the volumes that were made for claims their usual names.
+// usual gives the volumes of claims their usual names.
 func (m *memory) usual(text string) string {
 	if m.Naming != nil {
 		for uid := range m.Claims {

@@ -35,7 +35,7 @@ type Options struct {
 
 // Kubelet is a kubelet that runs.
 type Kubelet struct {
-	// Root is its own directory, Log the file of what it says.
+	// Root is its own directory, and Log the file with its output.
 	Root, Log string
 
 	kill    func() error
@@ -123,7 +123,7 @@ for dir in $made; do rm -f $dir/kubelet.sock $dir/kubelet_internal_checkpoint; r
 echo "$before" | while IFS=: read -r name value; do echo "$value" >/proc/sys/$name || exit 1; done
 `
 
-// run starts a program, and returns what ends its input and waits for its end.
+// run starts a program, and returns a function that ends its input and waits for its end.
 func run(cmd *exec.Cmd) (end func() error, err error) {
 	// A signal of the terminal is for this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -140,8 +140,7 @@ func run(cmd *exec.Cmd) (end func() error, err error) {
 	}), nil
 }
 
-// configuration leaves out what has to do with running containers, and what
-// depends on how much room there is on the machine.
+// configuration leaves out settings for running containers, and those that depend on the free space of the machine.
 const configuration = `
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -166,7 +165,7 @@ evictionHard: {memory.available: "0%%", nodefs.available: "0%%", nodefs.inodesFr
 %s
 `
 
-// End ends the kubelet and removes what it has left. It may be repeated.
+// End stops the kubelet and removes what it has left. It may be repeated.
 func (k *Kubelet) End() error {
 	all := []error{k.kill()}
 	k.runtime.Stop()
@@ -181,7 +180,7 @@ func (k *Kubelet) End() error {
 	return errors.Join(all...)
 }
 
-// detach removes the loop devices of files in the kubelet's directory, or beside it.
+// detach removes the loop devices of files in or next to the kubelet's directory.
 func (k *Kubelet) detach() error {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	all := []error{err}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestGuard: a program that has changed the kernel is ended, and the kernel as it
-// was, when the guard's input ends, as it does with a process that is killed.
+// TestGuard: when the guard's input ends, as after a kill of the process, a program that has changed the kernel is
+// ended and the kernel restored.
 func TestGuard(t *testing.T) {
 	k := &Kubelet{}
 	if err := k.wait(); err != nil {

@@ -21,7 +21,7 @@ import (
 type containers struct {
 	cri.UnimplementedRuntimeServiceServer
 	cri.UnimplementedImageServiceServer
-	// dir is where images would be, logs where what containers say would be.
+	// dir is the place for images, and logs that for the output of containers.
 	dir, logs string
 
 	mu        sync.Mutex
@@ -51,7 +51,7 @@ func (c *containers) Version(context.Context, *cri.VersionRequest) (*cri.Version
 		nil
 }
 
-// Status says that all is well.
+// Status reports that the runtime is healthy.
 func (c *containers) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
 	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
 		{Type: cri.RuntimeReady, Status: true}, {Type: cri.NetworkReady, Status: true},
@@ -127,8 +127,7 @@ func (c *containers) PodSandboxStatus(
 	return &cri.PodSandboxStatusResponse{Status: clone(s)}, nil
 }
 
-// clone returns a copy whose state does not change any more; what it points to
-// never does.
+// clone returns a copy whose state no longer changes; the objects that it points to never do.
 func clone(s *cri.PodSandboxStatus) *cri.PodSandboxStatus {
 	return &cri.PodSandboxStatus{
 		Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Network: s.Network, Linux: s.Linux,
@@ -176,8 +175,7 @@ func (c *containers) CreateContainer(
 		Image: config.GetImage(), ImageRef: imageID(config.GetImage().GetImage()),
 		ImageId: imageID(config.GetImage().GetImage()),
 		Labels:  config.GetLabels(), Annotations: config.GetAnnotations(), Mounts: config.GetMounts(),
-		// A kubelet removes every file whose name begins so: with none, all that
-		// is where it was started.
+		// A kubelet removes every file whose name begins with this path: if it is empty, everything in its working directory.
 		LogPath: filepath.Join(c.logs, id+".log"),
 	}}
 	return &cri.CreateContainerResponse{ContainerId: id}, nil
@@ -301,12 +299,12 @@ func (c *containers) PullImage(_ context.Context, r *cri.PullImageRequest) (*cri
 	return &cri.PullImageResponse{ImageRef: imageID(r.GetImage().GetImage())}, nil
 }
 
-// ListImages returns none: there is nothing that may be deleted.
+// ListImages returns no images: nothing may be deleted.
 func (c *containers) ListImages(context.Context, *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {
 	return &cri.ListImagesResponse{}, nil
 }
 
-// ImageFsInfo says that images take no room.
+// ImageFsInfo reports that images take no space.
 func (c *containers) ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
 	none := []*cri.FilesystemUsage{{
 		Timestamp: time.Now().UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: c.dir},

@@ -16,7 +16,7 @@ import (
 
 // Image is an image with one layer, which has a file system's files.
 type Image struct {
-	// Names are its references, with tags; each starts what it has in Starts, or the only program.
+	// Names are its references, with tags; each starts its entry in Starts, or the only program.
 	Names map[string][]string
 	// Files are the host's files by their paths in the image, and Links the targets of links.
 	Files, Links map[string]string

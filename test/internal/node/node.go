@@ -55,7 +55,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 }
 
 func (n *Node) start(ctx context.Context, o Options) error {
-	// Those of all nodes are different, and none is part of another one.
+	// These names are unique among all nodes, and none is a substring of another.
 	group := fmt.Sprintf("volplane-node-%d.", os.Getpid())
 	for name, text := range map[string]string{
 		"containerd.toml": fmt.Sprintf(containerdConfiguration, o.Dir), "cni/bridge.conflist": network,
@@ -110,7 +110,7 @@ func (n *Node) run() error {
 	return nil
 }
 
-// forward takes connections at an address of the node and passes them on to one of the host.
+// forward accepts connections at an address of the node and passes them on to one of the host.
 func (n *Node) forward(address, to string) error {
 	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", n.first.Process.Pid))
 	if err != nil {
@@ -139,7 +139,7 @@ func (n *Node) forward(address, to string) error {
 	return nil
 }
 
-// join passes on what two ends of a connection say.
+// join copies data between two connections.
 func join(c net.Conn, to string) {
 	defer c.Close()
 	s, err := net.Dial("tcp", to)
@@ -186,7 +186,7 @@ func (n *Node) Said() string {
 	return out.String()
 }
 
-// End ends the node with everything that runs there. It may be repeated.
+// End stops the node with everything that runs there. It may be repeated.
 func (n *Node) End() error {
 	for _, l := range n.listeners {
 		_ = l.Close()

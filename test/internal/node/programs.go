@@ -1,7 +1,7 @@
 package node
 
-// script is the first process of the node's namespaces. The node has directories of its own where a kubelet and a
-// container runtime write, a network of its own, and settings of the kernel that are only files. When its input ends,
+// script is the first process of the node's namespaces. The node has its own directories where a kubelet and a
+// container runtime write, its own network, and plain files in the place of kernel settings. When its input ends,
 // everything there ends, and what the kernel keeps beyond namespaces is removed.
 const script = `
 dir=$1 service=$2 group=$3 kubeconfig=$4

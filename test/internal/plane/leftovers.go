@@ -18,9 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Leftovers names everything of volumes that exists: objects, files in the
-// pool, mounts below dir, loop devices over files below dir. After all claims
-// and Pods have gone it must be empty.
+// Leftovers names everything of volumes that exists: objects, files in the pool, mounts below dir, loop devices over
+// files below dir. After all claims and Pods are deleted, it must be empty.
 func (p *Plane) Leftovers(ctx context.Context, client kubernetes.Interface) ([]string, error) {
 	left, err := Objects(ctx, client)
 	if err != nil {
@@ -87,7 +86,7 @@ func snapshots(ctx context.Context, client kubernetes.Interface) ([]string, erro
 	for _, kind := range []string{"volumesnapshots", "volumesnapshotcontents"} {
 		raw, err := client.Discovery().RESTClient().Get().AbsPath("/apis/snapshot.storage.k8s.io/v1/" + kind).DoRaw(ctx)
 		if apierrors.IsNotFound(err) {
-			continue // the server has just started, and there have never been any
+			continue // the server has just started, and none has existed yet
 		}
 		if err != nil {
 			return nil, err
@@ -146,8 +145,8 @@ func loopsBelow(dir string) []string {
 	return out
 }
 
-// UnmountBelow removes what a process that was killed has left below a directory: its mounts, the last first, and its
-// loop devices.
+// UnmountBelow removes what a killed process has left below a directory: its mounts, the last first, and its loop
+// devices.
 func UnmountBelow(dir string) error {
 	points, err := mountsBelow(dir)
 	for _, point := range slices.Backward(points) {
@@ -157,7 +156,7 @@ func UnmountBelow(dir string) error {
 	}
 	for _, loop := range loopsBelow(dir) {
 		out, failed := exec.Command("losetup", "-d", "/dev/"+loop).CombinedOutput()
-		// It may have gone by itself, a moment after its mount.
+		// It may have disappeared on its own, a moment after its mount.
 		if _, there := os.Stat("/sys/block/" + loop + "/loop"); failed != nil && there == nil {
 			err = errors.Join(err, fmt.Errorf("detach %s: %w: %s", loop, failed, out))
 		}

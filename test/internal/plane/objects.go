@@ -32,9 +32,8 @@ func Claim(name, size string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// GrowingClass makes sure of a class whose volumes grow while they are mounted
-// wherever the tests run: the kernel lets ext4 do so only with
-// CAP_SYS_RESOURCE.
+// GrowingClass ensures a class whose volumes grow while they are mounted, wherever the tests run: the kernel lets ext4
+// do so only with CAP_SYS_RESOURCE.
 func GrowingClass(ctx context.Context, client kubernetes.Interface) (string, error) {
 	class := &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "growing"}, Provisioner: "local.volplane.dev",
@@ -73,7 +72,7 @@ func Mounted(pod *corev1.Pod) (bool, string) {
 	return false, "no condition yet"
 }
 
-// WaitPods watches the Pods of the default namespace until done says so.
+// WaitPods watches the Pods of the default namespace until done returns true.
 func WaitPods(ctx context.Context, client kubernetes.Interface, done func(watch.EventType, *corev1.Pod) bool) error {
 	pods := client.CoreV1().Pods("default")
 	list, err := pods.List(ctx, metav1.ListOptions{})

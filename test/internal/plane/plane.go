@@ -36,9 +36,8 @@ func Bin(name string) string {
 	return filepath.Join(dir, "bin", name)
 }
 
-// FreeAddress returns an address of a host below the ports that the kernel gives
-// away by itself: no process takes it before a server does, or while that one is
-// restarted, not even a client whose connection fails.
+// FreeAddress returns an address of a host with a port below the range of ephemeral ports: no other process gets it
+// before a server starts or while it restarts, not even a client whose connection fails.
 func FreeAddress(host string) string {
 	for {
 		address := net.JoinHostPort(host, strconv.Itoa(20000+rand.IntN(10000)))
@@ -52,8 +51,7 @@ func FreeAddress(host string) string {
 // Plane is a running `volplaned up`.
 type Plane struct {
 	Dir string
-	// Took is the time from the start of the process to its word that
-	// everything works.
+	// Took is the time from the start of the process to its report that everything works.
 	Took time.Duration
 
 	cmd    *exec.Cmd
@@ -62,14 +60,14 @@ type Plane struct {
 
 var errNotReady = errors.New("ended before it was ready")
 
-// Start runs `volplaned up` over dir and returns when it reports that it is up. Its log
-// goes to dir.log.
+// Start runs `volplaned up` with the data directory dir and returns when it reports that it is up. Its log goes to
+// dir.log.
 func Start(ctx context.Context, dir string, flags ...string) (*Plane, error) {
 	return StartUnder(ctx, nil, dir, flags...)
 }
 
 // StartUnder is Start with words that begin the command: a program that becomes volplaned, such as nsenter with its
-// arguments, so that signals reach volplaned itself.
+// arguments, because signals must reach volplaned itself.
 func StartUnder(ctx context.Context, under []string, dir string, flags ...string) (*Plane, error) {
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

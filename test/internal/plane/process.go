@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Process is one program of ours that runs beside a plane.
+// Process is one of our programs that runs beside a plane.
 type Process struct {
 	args   []string
 	log    string
@@ -47,8 +47,8 @@ func RunIn(namespace, log, program string, args ...string) (*Process, error) {
 	return p, p.Restart()
 }
 
-// In returns the words that begin the command of a program in a network namespace of that name. `ip netns exec` would
-// give it a mount namespace, too.
+// In returns the words that begin the command of a program in a network namespace with that name. `ip netns exec` would
+// also give it a mount namespace.
 func In(namespace string) []string { return []string{"nsenter", "--net=/run/netns/" + namespace} }
 
 // Restart starts the program with the same arguments after it ended.
@@ -82,7 +82,7 @@ func (p *Process) Stop() { p.end(syscall.SIGTERM) }
 // Kill ends the program between any two of its instructions.
 func (p *Process) Kill() { p.end(syscall.SIGKILL) }
 
-// Died waits until the program has ended and says whether it did so by itself.
+// Died waits until the program has ended and says whether it did so on its own.
 func (p *Process) Died() bool {
 	<-p.exited
 	return !p.asked.Load()

@@ -8,8 +8,8 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// Patience is how long a volume may take to come after a failure on a busy machine: pauses between tries add up to some
-// seconds.
+// Patience is how long a volume may take to appear after a failure on a busy machine: pauses between attempts add up to
+// some seconds.
 const Patience = 3 * time.Minute
 
 // LooksOften is the flag of `volplaned up` with which the node agent checks mounted volumes every two seconds; the

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// Commands are those that all scripts have besides testscript's own.
+// Commands are those that all scripts have in addition to testscript's own.
 type Commands = map[string]func(ts *testscript.TestScript, neg bool, args []string)
 
 // Until is the command `until PROGRAM ARGS` of scripts: it runs the program again until it succeeds.

@@ -21,13 +21,13 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// Options says what a driver is and where.
+// Options describes a driver and its place.
 type Options struct {
 	// Name is the driver's, NodeID what it calls the host.
 	Name, NodeID string
 	// Root is the directory of the node agent, Dir the driver's own.
 	Root, Dir string
-	// MountGroup says that the driver gives files to a group by itself.
+	// MountGroup says that the driver applies the fsGroup itself.
 	MountGroup bool
 	// Before and After, if they are set, are called with each call that changes
 	// something, by method; they may be called concurrently. An error of Before
@@ -76,8 +76,7 @@ func Serve(o Options) (*Driver, error) {
 	return d, nil
 }
 
-// Close ends it and takes its loop devices away; what is mounted stays. It may be
-// repeated.
+// Close ends it and removes its loop devices; mounts stay. It may be repeated.
 func (d *Driver) Close() error {
 	d.withdraw()
 	err := <-d.withdrawn

@@ -22,8 +22,7 @@ import (
 const (
 	// emptyLimit bounds the time in which the objects of a test must disappear.
 	emptyLimit = time.Minute
-	// maxDeletions is the largest number of objects to delete. To start another API server is faster than to
-	// delete more.
+	// maxDeletions is the largest number of objects to delete. Starting another API server is faster than deleting more.
 	maxDeletions = 300
 )
 

@@ -1,2 +1,3 @@
-// Package upstream runs the programs of Kubernetes and its sidecars in tests, and makes the objects that they work on.
+// Package upstream runs the programs of Kubernetes and its sidecars in tests, and creates the objects that they work
+// on.
 package upstream

@@ -36,7 +36,7 @@ func Mounting(c *csitest.Config) {
 	}
 }
 
-// TwoNodes has a driver know the nodes n1 and n2.
+// TwoNodes gives a driver the nodes n1 and n2.
 func TwoNodes(c *csitest.Config) { c.NodeID, c.OtherNodes = "id-n1", []string{"id-n2"} }
 
 // RunAgent runs volplane's node agent for a node over a directory until the test
@@ -65,7 +65,7 @@ func RunAgent(t *testing.T, api Server, node, root string) {
 // Zone is the driver's topology key.
 const Zone = "topology.test/zone"
 
-// Leading adds flags with which a lease expires soon, but not while the machine is busy.
+// Leading adds flags with which a lease expires soon, but not merely because the machine is busy.
 func Leading(flags ...string) []string {
 	return append(flags, "--leader-election-lease-duration=12s", "--leader-election-renew-deadline=10s",
 		"--leader-election-retry-period=500ms")
@@ -90,7 +90,7 @@ var TheirBinder = []string{
 	"persistentvolumeclaim-protection-controller",
 }
 
-// StartDriver starts a driver that can do everything, without topology, and connects to it.
+// StartDriver starts a driver with all capabilities, without topology, and connects to it.
 func StartDriver(t *testing.T, change ...func(*csitest.Config)) (*csitest.Driver, *csi.Set) {
 	t.Helper()
 	config := csitest.Full()

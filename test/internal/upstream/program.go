@@ -15,15 +15,15 @@ import (
 
 // Program is a running program of Kubernetes, which the Makefile builds.
 type Program struct {
-	// Kill kills it and waits for its end, End asks it to stop. They may be repeated.
+	// Kill kills it and waits for its end, and End asks it to stop. They may be repeated.
 	Kill, End func()
 	// Ended is closed when it has ended.
 	Ended chan struct{}
 	Log   *LastWords
 }
 
-// Start runs a program until the test ends, even if the test is killed. A program that ends by
-// itself fails the test, and a failed test shows the output of its programs.
+// Start runs a program until the test ends, even if the test is killed. A program that exits on its own fails the test,
+// and a failed test shows the output of its programs.
 func Start(t *testing.T, name string, args ...string) *Program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
@@ -37,7 +37,7 @@ func Start(t *testing.T, name string, args ...string) *Program {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
 	go func() {
-		// The signal comes when the thread ends that started the program.
+		// The signal is sent when the thread ends that started the program.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		started <- err

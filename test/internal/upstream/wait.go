@@ -14,8 +14,8 @@ import (
 // Limit bounds a scene on a busy machine, where the scheduler may try a Pod often.
 const Limit = 5 * time.Minute
 
-// Again repeats what fails because a controller was quicker; what is refused is
-// refused at both sides.
+// Again repeats an operation that failed because a controller was quicker; a refused operation is refused at both
+// sides.
 func Again(do func() error) error {
 	if err := Unmet(do); !Refused(err) {
 		return err
@@ -23,7 +23,7 @@ func Again(do func() error) error {
 	return nil
 }
 
-// Unmet repeats what fails because a controller was quicker.
+// Unmet repeats an operation that failed because a controller was quicker.
 func Unmet(do func() error) error {
 	for {
 		if err := do(); !Conflict(err) {
