@@ -35,7 +35,7 @@ export CGO_ENABLED := 0
 export GOTOOLCHAIN ?= auto
 export GOFLAGS := $(strip -buildvcs=false -trimpath -tags=grpcnotrace $(GOFLAGS))
 
-PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) -X volplane.dev/volplane/internal/revision.of=$(REVISION) $${more-}"
+PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) -X volplane.dev/volplane/internal/process/revision.of=$(REVISION) $${more-}"
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
 VULNCHECK := bin/govulncheck-$(VULNCHECK_VERSION)
 

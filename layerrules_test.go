@@ -36,7 +36,7 @@ func deeds() []string {
 func forTests() []string {
 	return []string{
 		"internal/csi/csitest", "internal/kube/kubetest", "internal/controller/story", "internal/explain/why/whytest",
-		"internal/door/users/userstest", "internal/gather/gathertest", "internal/durable/durabletest", "internal/testkit",
+		"internal/doors/users/userstest", "internal/gather/gathertest", "internal/durable/durabletest", "internal/testkit",
 		"internal/testkit/", "standalone/standalonetest",
 	}
 }
@@ -45,9 +45,8 @@ func forTests() []string {
 // doors for other programs.
 func annexes() []string {
 	return []string{
-		"internal/flex", "internal/flex/", "internal/decide/flex", "internal/driver/doctor", "internal/driver/starter",
-		"internal/driverfile", "internal/driverhost", "internal/driverimport", "internal/supervise", "internal/manifest",
-		"internal/scratch", "internal/door", "internal/door/",
+		"internal/flex", "internal/flex/", "internal/decide/flex", "internal/hosting/", "internal/workshop/",
+		"internal/doors", "internal/doors/",
 	}
 }
 
@@ -61,22 +60,24 @@ func coreRules() []rule {
 	return []rule{
 		{
 			of: []string{
-				"internal/volume", "internal/redact", "internal/finding", "internal/sidecar", "internal/manifest",
-				"internal/queue", "internal/mount", "internal/mount/", "internal/durable", "internal/socket", "internal/healthz",
-				"internal/parts", "internal/skeleton", "internal/revision", "internal/sdnotify",
+				"internal/volume", "internal/process/redact", "internal/workshop/finding", "internal/sidecar",
+				"internal/sidecar/manifest", "internal/queue", "internal/mount", "internal/mount/", "internal/durable",
+				"internal/process/socket", "internal/process/healthz", "internal/process/lifecycle",
+				"internal/workshop/skeleton", "internal/process/revision", "internal/process/sdnotify",
 			},
 			only: []string{}, never: []string{clientGo, grpc}, because: "the ground floor knows nothing else of this repository",
 		},
 		{
 			of: []string{
-				"internal/volume", "internal/cluster", "internal/finding", "internal/manifest", decidePrefix, explainPrefix,
+				"internal/volume", "internal/cluster", "internal/workshop/finding", "internal/sidecar/manifest",
+				decidePrefix, explainPrefix,
 			},
 			but: forTests(), never: append(deeds(), "sync"),
 			because: "words, decisions and explanations are functions of their arguments",
 		},
-		{of: []string{"internal/redact"}, never: deeds(), because: "texts are functions of texts"},
+		{of: []string{"internal/process/redact"}, never: deeds(), because: "texts are functions of texts"},
 		{
-			of:    []string{"internal/volume", "internal/redact", "internal/queue", "internal/beside"},
+			of:    []string{"internal/volume", "internal/process/redact", "internal/queue", "internal/sidecar/nodesidecar"},
 			never: []string{"k8s.io/api", "k8s.io/apimachinery"}, because: "knows no object of Kubernetes",
 		},
 		{
@@ -85,19 +86,22 @@ func coreRules() []rule {
 		},
 		{
 			of: []string{"internal/csi", "internal/csi/"}, but: forTests(),
-			only:  []string{"internal/volume", "internal/redact", "internal/socket", "internal/csi", "internal/csi/registrar"},
+			only: []string{
+				"internal/volume", "internal/process/redact", "internal/process/socket", "internal/csi", "internal/csi/registrar",
+			},
 			never: []string{clientGo}, because: "speaks to drivers, and knows no cluster",
 		},
 		{
 			of: []string{decidePrefix},
 			only: []string{
-				"internal/volume", "internal/redact", "internal/cluster", "internal/finding", "internal/sidecar", decidePrefix,
+				"internal/volume", "internal/process/redact", "internal/cluster", "internal/workshop/finding",
+				"internal/sidecar", decidePrefix,
 			},
 			because: "a decision knows neither who applies it nor who explains it",
 		},
 		{
 			of: []string{explainPrefix}, but: forTests(),
-			only:    []string{"internal/volume", "internal/redact", "internal/cluster", decidePrefix, explainPrefix},
+			only:    []string{"internal/volume", "internal/process/redact", "internal/cluster", decidePrefix, explainPrefix},
 			because: "an explanation reads objects and calls decisions",
 		},
 		{
@@ -121,16 +125,16 @@ func coreRules() []rule {
 		{
 			of: []string{"internal/node", "internal/node/"},
 			only: []string{
-				"internal/volume", "internal/redact", "internal/cluster", decidePrefix, "internal/csi", "internal/durable",
-				"internal/kube", "internal/mount", "internal/mount/", "internal/queue", "internal/parts", "internal/noderoot",
-				"internal/node/",
+				"internal/volume", "internal/process/redact", "internal/cluster", decidePrefix, "internal/csi",
+				"internal/durable", "internal/kube", "internal/mount", "internal/mount/", "internal/queue",
+				"internal/process/lifecycle", "internal/process/noderoot", "internal/node/",
 			},
 			because: "the node agent meets controllers through the API, and drivers through their sockets",
 		},
 		{
-			of: []string{"internal/driver/local"},
+			of: []string{"internal/hosting/local"},
 			only: []string{
-				"internal/volume", "internal/durable", "internal/mount", "internal/socket", "internal/csi",
+				"internal/volume", "internal/durable", "internal/mount", "internal/process/socket", "internal/csi",
 				"internal/csi/registrar",
 			},
 			never: []string{clientGo}, because: "the bundled driver is reached over its socket, as any other",
@@ -138,8 +142,8 @@ func coreRules() []rule {
 		{
 			of: []string{"internal/"},
 			but: slices.Concat(annexes(), forTests(), []string{
-				"internal/decide/note", "internal/decide/migrate", "internal/explain/", "internal/gather", "internal/app",
-				"internal/app/", "internal/cli", "internal/cli/",
+				"internal/decide/driverstatus", "internal/decide/migrate", "internal/explain/", "internal/gather",
+				"internal/app", "internal/app/", "internal/cli", "internal/cli/",
 			}),
 			never: annexes(), because: "the core knows no annex",
 		},
@@ -152,8 +156,8 @@ func annexRules() []rule {
 		{
 			of: []string{"internal/flex", "internal/flex/"},
 			never: []string{
-				"internal/controller", "internal/controller/", "internal/node", "internal/node/", "internal/door",
-				"internal/door/", "internal/driver/local", "internal/supervise", "internal/driverhost",
+				"internal/controller", "internal/controller/", "internal/node", "internal/node/", "internal/doors",
+				"internal/doors/", "internal/hosting/local", "internal/hosting/supervise", "internal/hosting/driverhost",
 			},
 			because: "FlexVolume drivers are served as CSI drivers, for which nothing else has to change",
 		},
@@ -164,8 +168,7 @@ func annexRules() []rule {
 		},
 		{
 			of: []string{
-				"internal/driver/", "internal/driverfile", "internal/driverhost", "internal/driverimport",
-				"internal/supervise", "internal/scratch", "internal/noderoot",
+				"internal/hosting/", "internal/workshop/", "internal/process/noderoot",
 			},
 			never: []string{
 				clientGo, "internal/kube", "internal/cluster", "internal/controller", "internal/controller/", "internal/node",
@@ -174,15 +177,15 @@ func annexRules() []rule {
 			because: "drivers, and what runs and examines them, know no cluster",
 		},
 		{
-			of: []string{"internal/door", "internal/door/"}, but: forTests(),
+			of: []string{"internal/doors", "internal/doors/"}, but: forTests(),
 			only: []string{
 				"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/durable", "internal/mount",
-				"internal/socket", "internal/program", "internal/door", "internal/door/users",
+				"internal/process/socket", "internal/process/options", "internal/doors", "internal/doors/users",
 			},
 			because: "a door uses claims through the API, and meets neither a controller nor a driver",
 		},
 		{
-			of:    []string{"internal/beside", "internal/healthz", "cmd/volplane-node-sidecars"},
+			of:    []string{"internal/sidecar/nodesidecar", "internal/process/healthz", "cmd/volplane-node-sidecars"},
 			never: []string{clientGo, "internal/kube"}, because: "small programs stay small",
 		},
 	}
@@ -203,16 +206,17 @@ func programRules() []rule {
 		{
 			of: []string{"internal/cli", "internal/cli/"},
 			never: []string{
-				"internal/controller", "internal/controller/", "internal/node", "internal/node/", "internal/driver/local",
-				"internal/driverhost",
+				"internal/controller", "internal/controller/", "internal/node", "internal/node/", "internal/hosting/local",
+				"internal/hosting/driverhost",
 			},
 			because: "the command line is a client of the API, and is given the roles that run for long",
 		},
 		{
 			of: []string{"internal/cli/"},
 			never: []string{
-				"internal/cli/apply", "internal/cli/cluster", "internal/cli/demo", "internal/cli/driver", "internal/cli/flex",
-				"internal/cli/get", "internal/cli/host", "internal/cli/status", "internal/cli/volume", "internal/cli/why",
+				"internal/cli/apply", "internal/cli/cluster", "internal/cli/demo", "internal/cli/driver",
+				"internal/cli/flex", "internal/cli/get", "internal/cli/host", "internal/cli/status", "internal/cli/volume",
+				"internal/cli/why",
 			},
 			because: "a topic of verbs does not import another one",
 		},
@@ -222,8 +226,8 @@ func programRules() []rule {
 		},
 		{
 			of: []string{
-				"standalone/apiserver", "standalone/apiserver/", "standalone/backup", "standalone/datadir", "standalone/etcd",
-				"standalone/external", "standalone/garbage", "standalone/pki", "standalone/progress",
+				"standalone/apiserver", "standalone/apiserver/", "standalone/backup", "standalone/datadir",
+				"standalone/etcd", "standalone/external", "standalone/garbage", "standalone/pki", "standalone/progress",
 			},
 			only:    []string{"internal/volume", "internal/durable", "internal/mount", decidePrefix, "standalone/"},
 			never:   []string{"standalone/up", "standalone/page"},
@@ -232,15 +236,16 @@ func programRules() []rule {
 		{
 			of: []string{"standalone/page"},
 			only: []string{
-				"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/gather", "internal/program",
+				"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/gather", "internal/gather/",
+				"internal/process/options",
 			},
 			because: "the page arranges what others answer, and writes nothing",
 		},
 		{
 			of: []string{"standalone/up"},
 			never: []string{
-				"internal/controller", "internal/controller/", "internal/node", "internal/node/", "internal/driver/local",
-				"internal/door", "internal/door/",
+				"internal/controller", "internal/controller/", "internal/node", "internal/node/", "internal/hosting/local",
+				"internal/doors", "internal/doors/",
 			},
 			because: "knows roles, not their parts",
 		},

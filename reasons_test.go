@@ -98,7 +98,7 @@ func reasons(t *testing.T) map[string]string {
 func readsSentences() []string {
 	return []string{
 		"internal/explain/kubelet/", "internal/explain/scheduling/", "internal/explain/foreign/",
-		"internal/explain/chain/render.go", "internal/program/log.go",
+		"internal/explain/chain/render.go", "internal/process/options/log.go",
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"volplane.dev/volplane/internal/beside"
+	"volplane.dev/volplane/internal/sidecar/nodesidecar"
 )
 
 // version is set by the build.
@@ -16,7 +16,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := beside.Main(ctx, os.Args, beside.Streams{Out: os.Stdout, Err: os.Stderr}, version)
+	code := nodesidecar.Main(ctx, os.Args, nodesidecar.Streams{Out: os.Stdout, Err: os.Stderr}, version)
 	stop()
 	os.Exit(code)
 }

@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"volplane.dev/volplane/internal/cli"
-	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/supervise"
+	"volplane.dev/volplane/internal/hosting/supervise"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // version is set by the build.
 var version = "dev"
 
 func main() {
-	if slices.Equal(os.Args[1:], []string{program.GateVerb}) {
+	if slices.Equal(os.Args[1:], []string{options.GateVerb}) {
 		os.Exit(supervise.Gate())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

@@ -12,9 +12,9 @@ import (
 	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -27,7 +27,7 @@ var errNoController = errors.New("says that it has a controller, but not behind 
 
 // Controllers waits for the driver and for the leases, and runs the controllers until ctx ends. Metrics and health are
 // served from the beginning. In a container, the kubelet is given an error, too.
-func Controllers(ctx context.Context, o program.ControllersOptions) error {
+func Controllers(ctx context.Context, o options.ControllersOptions) error {
 	ready := &readiness{}
 	return serveBeside(ctx, o.HTTP, o.Version, ready.checks(), o.Log,
 		func(ctx context.Context, metrics *observe.Registry) error {
@@ -37,7 +37,7 @@ func Controllers(ctx context.Context, o program.ControllersOptions) error {
 
 // runControllers is Controllers without a server.
 func runControllers(
-	ctx context.Context, o program.ControllersOptions, metrics *observe.Registry, ready *readiness,
+	ctx context.Context, o options.ControllersOptions, metrics *observe.Registry, ready *readiness,
 ) error {
 	if o.Namespace == "" {
 		return errNoNamespace
@@ -54,12 +54,12 @@ func runControllers(
 		defer d.Close()
 		name = d.Name
 		if err = placeOnNode(ctx, o, d, drivers); err != nil {
-			return parts.UnlessEnded(ctx, err)
+			return lifecycle.UnlessEnded(ctx, err)
 		}
 	}
 	sidecars, err := sidecarsOf(ctx, o, name)
 	if err != nil {
-		return parts.UnlessEnded(ctx, err)
+		return lifecycle.UnlessEnded(ctx, err)
 	}
 	ready.driver.Store(true)
 	elected, err := candidate(o, name)
@@ -77,7 +77,7 @@ func runControllers(
 		plane.Drivers, plane.Metrics = drivers, metrics
 		var err error
 		if plane.Forgone, err = forgone(ctx, o, d); err != nil {
-			return parts.UnlessEnded(ctx, err)
+			return lifecycle.UnlessEnded(ctx, err)
 		}
 		return keepIntents(ctx, o, plane.Intents, func(ctx context.Context, logs provisioner.Logs) error {
 			plane.Intents = logs
@@ -92,7 +92,7 @@ func runControllers(
 }
 
 // planeOf returns the options of the controllers beside a driver.
-func planeOf(o program.ControllersOptions, driver string, sidecars Sidecars) ControlPlaneOptions {
+func planeOf(o options.ControllersOptions, driver string, sidecars Sidecars) ControlPlaneOptions {
 	config := rest.CopyConfig(o.Config)
 	// The API server is near: to compress watches costs both more than the bytes.
 	config.DisableCompression = true
@@ -110,7 +110,7 @@ func needDriver(roles []string) bool {
 
 // awaitController waits for the driver with its controller; it returns nil without an error if ctx ends before.
 func awaitController(
-	ctx context.Context, o program.ControllersOptions, opts ...csi.Option,
+	ctx context.Context, o options.ControllersOptions, opts ...csi.Option,
 ) (*csi.Driver, error) {
 	told, notReady := false, csi.LogNotReady(o.Log, o.Socket)
 	d, err := csi.Await(ctx, o.Socket, func(cause error) {
@@ -118,7 +118,7 @@ func awaitController(
 		notReady(cause)
 	}, opts...)
 	if err != nil {
-		return nil, parts.UnlessEnded(ctx, err)
+		return nil, lifecycle.UnlessEnded(ctx, err)
 	}
 	if told {
 		o.Log.Info("the driver answers", "driver", d.Name, "socket", o.Socket)

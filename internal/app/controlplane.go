@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // declarations returns the declarations of the controllers to run.
@@ -49,7 +49,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	o.requests = controller.NewRequests()
 	caches.Forgo(o.Forgone...)
 	caches.LimitCapacities(o.CapacityHome.Namespace)
-	var all []parts.Part
+	var all []lifecycle.Part
 	for _, m := range members(o) {
 		if !o.runs(m.Name) {
 			continue
@@ -64,7 +64,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 			Events: kube.NewRecorder(ctx, client, m.Name), Log: o.Log.With("controller", m.Name),
 		})
 		measure(o.Metrics, m.Name, c)
-		all = append(all, parts.Part{
+		all = append(all, lifecycle.Part{
 			Name: m.Name, Run: whenRead(m.Declaration, caches, o.Log, limited(c.Run, pace.Timeout)),
 		})
 	}
@@ -74,12 +74,12 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	}
 	o.measureObjects(caches)
 	o.Plane.lend(caches)
-	read := parts.NewWait(o.Log, "waiting for the API server")
+	read := lifecycle.NewWait(o.Log, "waiting for the API server")
 	read.For("the objects that the controllers need have not all been read")
 	err = caches.Start(ctx)
 	if err != nil {
 		read.Stop()
-		return parts.UnlessEnded(ctx, err)
+		return lifecycle.UnlessEnded(ctx, err)
 	}
 	read.Over()
 	fill()
@@ -87,7 +87,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		go o.Drivers.Follow(ctx)
 	}
 	ready()
-	return parts.Run(ctx, o.Log, all)
+	return lifecycle.Run(ctx, o.Log, all)
 }
 
 // measureObjects counts what is seen of objects and of drivers. It must be called before the caches start.
@@ -117,11 +117,11 @@ func whenRead(
 	d controller.Declaration, caches *kube.Caches, log *slog.Logger, run func(context.Context) error,
 ) func(context.Context) error {
 	return func(ctx context.Context) error {
-		installed := parts.NewWait(log.With("controller", d.Name), "waiting for custom resources")
+		installed := lifecycle.NewWait(log.With("controller", d.Name), "waiting for custom resources")
 		defer installed.Stop()
 		installed.For("the API server does not have those that the controller reads")
 		if err := caches.WaitForOptional(ctx, d.Inputs); err != nil {
-			return parts.UnlessEnded(ctx, err)
+			return lifecycle.UnlessEnded(ctx, err)
 		}
 		installed.Over()
 		return run(ctx)

@@ -8,18 +8,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/door/docker"
-	"volplane.dev/volplane/internal/door/storageprovider"
+	"volplane.dev/volplane/internal/doors/docker"
+	"volplane.dev/volplane/internal/doors/storageprovider"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/gather"
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // open makes the socket of a door, and returns what serves it until ctx ends; nil if the options name no socket and
 // systemd hands over none. Calls wait at the socket as soon as the function returns: who starts at the same time finds
 // it.
-type open func(ctx context.Context, o program.DoorOptions) (serve func(ctx context.Context) error, err error)
+type open func(ctx context.Context, o options.DoorOptions) (serve func(ctx context.Context) error, err error)
 
 // The names of the doors in logs and errors.
 const (
@@ -28,18 +28,18 @@ const (
 )
 
 // Docker serves docker's volumes until ctx ends.
-func Docker(ctx context.Context, o program.DoorOptions) error {
+func Docker(ctx context.Context, o options.DoorOptions) error {
 	return serveDoor(ctx, dockerName, docker.Open, o)
 }
 
 // StorageProvider serves systemd's storage volumes until ctx ends.
-func StorageProvider(ctx context.Context, o program.DoorOptions) error {
+func StorageProvider(ctx context.Context, o options.DoorOptions) error {
 	return serveDoor(ctx, storageName, storageprovider.Open, o)
 }
 
 // Doors returns the volume plugin of docker and podman and the storage provider of systemd as parts of another program,
 // which they never end: those that have options, and a socket of their own or of systemd's.
-func Doors(ctx context.Context, forDocker, forSystemd *program.DoorOptions) ([]parts.Part, error) {
+func Doors(ctx context.Context, forDocker, forSystemd *options.DoorOptions) ([]lifecycle.Part, error) {
 	plugin, err := doorPart(ctx, dockerName, docker.Open, forDocker)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func Doors(ctx context.Context, forDocker, forSystemd *program.DoorOptions) ([]p
 
 var errNoSocket = errors.New("no socket: give --socket, or start it by systemd's socket unit")
 
-func serveDoor(ctx context.Context, name string, open open, o program.DoorOptions) error {
+func serveDoor(ctx context.Context, name string, open open, o options.DoorOptions) error {
 	serve, err := open(ctx, o)
 	if err == nil && serve == nil {
 		err = errNoSocket
@@ -58,11 +58,11 @@ func serveDoor(ctx context.Context, name string, open open, o program.DoorOption
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return parts.UnlessEnded(ctx, serve(ctx))
+	return lifecycle.UnlessEnded(ctx, serve(ctx))
 }
 
 // doorPart returns a door as a part of another program, or none.
-func doorPart(ctx context.Context, name string, open open, o *program.DoorOptions) ([]parts.Part, error) {
+func doorPart(ctx context.Context, name string, open open, o *options.DoorOptions) ([]lifecycle.Part, error) {
 	if o == nil {
 		return nil, nil
 	}
@@ -80,7 +80,7 @@ func doorPart(ctx context.Context, name string, open open, o *program.DoorOption
 	if serve == nil {
 		return nil, nil
 	}
-	return []parts.Part{{Name: name, Run: func(ctx context.Context) error {
+	return []lifecycle.Part{{Name: name, Run: func(ctx context.Context) error {
 		if err := serve(ctx); err != nil && ctx.Err() == nil {
 			o.Log.Error("volumes are not served any more", "door", name, "err", err)
 		}

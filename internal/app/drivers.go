@@ -20,16 +20,16 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/driverfile"
-	"volplane.dev/volplane/internal/driverhost"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/driverhost"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Drivers runs the CSI drivers that files describe until ctx ends. Their programs live on then. An error is only
 // logged, so that the other parts of the process keep running.
-func Drivers(ctx context.Context, o program.DriversOptions) error {
+func Drivers(ctx context.Context, o options.DriversOptions) error {
 	err := os.ErrPermission
 	if os.Geteuid() == 0 {
 		err = runDrivers(ctx, o)
@@ -41,7 +41,7 @@ func Drivers(ctx context.Context, o program.DriversOptions) error {
 	return nil
 }
 
-func runDrivers(ctx context.Context, o program.DriversOptions) error {
+func runDrivers(ctx context.Context, o options.DriversOptions) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("path of this program: %w", err)
@@ -54,7 +54,7 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 		d.writeNotes(ctx)
 	}()
 	host := driverhost.Options{
-		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, program.GateVerb},
+		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, options.GateVerb},
 		Controllers: o.Controllers, Secret: d.secret, Failed: func(about string, err error) { d.failed(ctx, about, err) },
 		Mended: func(about string) { d.note(ctx, about, nil) },
 		Dial: append(slices.Clone(o.Dial), csi.WithCallLog(csi.NewCallLog(o.Log)),
@@ -72,7 +72,7 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 
 // drivers is what the drivers of a host need of the API.
 type drivers struct {
-	program.DriversOptions
+	options.DriversOptions
 	events *kube.Recorder
 
 	// mu guards notRun, and serialises its writes.

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/planes"
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/observe"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -55,9 +55,11 @@ func runHost(ctx context.Context, o HostOptions) error {
 		return err
 	}
 	leases.Assign = func(driver map[string]string) planes.Assignment { return planes.OfHost(driver, o.Node) }
-	return parts.Run(ctx, o.Log, []parts.Part{
+	return lifecycle.Run(ctx, o.Log, []lifecycle.Part{
 		{Name: "drivers of this node", Run: leases.Run},
-		{Name: "controllers", Run: parts.After(first, func(ctx context.Context) error { return o.controllers(ctx, called) })},
+		{Name: "controllers", Run: lifecycle.After(first, func(ctx context.Context) error {
+			return o.controllers(ctx, called)
+		})},
 	})
 }
 

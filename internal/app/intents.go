@@ -16,8 +16,8 @@ import (
 
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/manifest"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -51,7 +51,7 @@ const rightsPatience = 10 * time.Second
 // is the same, so that the driver answers with the volume that it has made; but if the claim is deleted before, nobody
 // asks again, and the volume is left behind.
 func keepIntents(
-	ctx context.Context, o program.ControllersOptions, logs provisioner.Logs,
+	ctx context.Context, o options.ControllersOptions, logs provisioner.Logs,
 	run func(context.Context, provisioner.Logs) error,
 ) error {
 	if !slices.Contains(o.Roles, provisioner.Declaration().Name) {

@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/lease"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -49,7 +49,7 @@ func driverLeases(
 }
 
 // candidate returns a process beside a driver as the candidate for its leases, or for none if it does not elect.
-func candidate(o program.ControllersOptions, driver string) (*lease.Candidate, error) {
+func candidate(o options.ControllersOptions, driver string) (*lease.Candidate, error) {
 	if !o.Elects {
 		return &lease.Candidate{}, nil
 	}
@@ -75,7 +75,7 @@ func candidate(o program.ControllersOptions, driver string) (*lease.Candidate, e
 }
 
 // refuseOthers returns an error if others call the driver, unless the process is told to start beside any.
-func refuseOthers(ctx context.Context, o program.ControllersOptions, driver string) error {
+func refuseOthers(ctx context.Context, o options.ControllersOptions, driver string) error {
 	if o.BesideOthers {
 		return nil
 	}

@@ -14,11 +14,11 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/gather/world"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node"
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/world"
+	"volplane.dev/volplane/internal/process/observe"
 )
 
 // readiness says how far a process of Controllers is.

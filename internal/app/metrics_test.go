@@ -15,8 +15,8 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/testkit"
 )
@@ -28,7 +28,7 @@ func TestServedFromTheBeginning(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Controllers(ctx, program.ControllersOptions{
+		ended <- Controllers(ctx, options.ControllersOptions{
 			Config: &rest.Config{}, Version: "v1", Log: slog.New(slog.DiscardHandler),
 			ControllersOptions: sidecar.ControllersOptions{
 				Roles: DriverControllers(), Socket: filepath.Join(t.TempDir(), "csi.sock"), Namespace: "ns",
@@ -47,7 +47,7 @@ func TestServedFromTheBeginning(t *testing.T) {
 	if missing := lacks(served, `volplane_build_info{`, `version="v1"`, "go_goroutines"); missing != "" {
 		t.Error(missing)
 	}
-	err := Controllers(ctx, program.ControllersOptions{
+	err := Controllers(ctx, options.ControllersOptions{
 		Log: slog.New(slog.DiscardHandler), ControllersOptions: sidecar.ControllersOptions{
 			Namespace: "ns", HTTP: []sidecar.HTTPOptions{{Address: at}},
 		},

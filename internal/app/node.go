@@ -13,27 +13,27 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/hosting/local"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Node runs a node agent until ctx ends. Mounts stay when the agent ends.
-func Node(ctx context.Context, o program.NodeOptions) error { return runNode(ctx, o, nil) }
+func Node(ctx context.Context, o options.NodeOptions) error { return runNode(ctx, o, nil) }
 
 // Node runs the node agent of this process until ctx ends, when the controllers have begun to read.
-func (p *Plane) Node(ctx context.Context, o program.NodeOptions) error {
-	return parts.After(p.lent, func(ctx context.Context) error { return runNode(ctx, o, p) })(ctx)
+func (p *Plane) Node(ctx context.Context, o options.NodeOptions) error {
+	return lifecycle.After(p.lent, func(ctx context.Context) error { return runNode(ctx, o, p) })(ctx)
 }
 
 // runNode runs a node agent that shares caches with a plane in its process, or reads for itself what concerns its node.
-func runNode(ctx context.Context, o program.NodeOptions, with *Plane) error {
+func runNode(ctx context.Context, o options.NodeOptions, with *Plane) error {
 	if o.StatsEvery != 0 && o.StatsEvery < time.Second {
 		return fmt.Errorf("node %s: volumes cannot be asked for their state every %s: a second is the least", o.Name,
 			o.StatsEvery)
@@ -70,7 +70,7 @@ func runNode(ctx context.Context, o program.NodeOptions, with *Plane) error {
 
 // LocalDriver serves the bundled CSI driver over its socket and registers it with
 // the node agent, until ctx ends. Volumes stay mounted when the driver ends.
-func LocalDriver(ctx context.Context, o program.DriverOptions) error {
+func LocalDriver(ctx context.Context, o options.DriverOptions) error {
 	return local.Serve(ctx, local.Options{
 		NodeID:             o.NodeID,
 		PoolDir:            o.PoolDir,
@@ -125,7 +125,7 @@ func serveBeside(
 
 // ServeNode runs what a node agent's process does, which is given the registry that counts it, and serves metrics and
 // health beside it, if the options say so.
-func ServeNode(ctx context.Context, o program.NodeOptions, run func(context.Context, program.NodeOptions) error) error {
+func ServeNode(ctx context.Context, o options.NodeOptions, run func(context.Context, options.NodeOptions) error) error {
 	return served(ctx, o.HTTP, o.Version, nil, o.Log, func(ctx context.Context, metrics *observe.Registry) error {
 		o.Metrics = metrics
 		return run(ctx, o)

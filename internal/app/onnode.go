@@ -8,7 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // errWholeCluster refuses what there may be only once, in a process that is on each node.
@@ -17,7 +17,7 @@ var errWholeCluster = errors.New("the snapshot-controller is one for the whole c
 
 // placeOnNode puts the driver in the set of those that the controllers call. On each node, they call it for the volumes
 // of the node where it says that it is.
-func placeOnNode(ctx context.Context, o program.ControllersOptions, d *csi.Driver, drivers *csi.Set) error {
+func placeOnNode(ctx context.Context, o options.ControllersOptions, d *csi.Driver, drivers *csi.Set) error {
 	node := o.Provisioner.OnNode.Node
 	if node == "" {
 		drivers.Put(d)

@@ -11,9 +11,9 @@ import (
 	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/gather/world"
+	"volplane.dev/volplane/internal/process/observe"
 	"volplane.dev/volplane/internal/volume"
-	"volplane.dev/volplane/internal/world"
 )
 
 // ControlPlaneOptions configure the controllers of a process.

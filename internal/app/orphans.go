@@ -4,8 +4,8 @@ import (
 	"context"
 
 	decide "volplane.dev/volplane/internal/decide/orphans"
-	"volplane.dev/volplane/internal/driver/local"
-	"volplane.dev/volplane/internal/orphans"
+	"volplane.dev/volplane/internal/gather/orphans"
+	"volplane.dev/volplane/internal/hosting/local"
 )
 
 // PoolRecords returns the records of the bundled driver in a pool of this host; nil if

@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // dispensable returns the resources that a controller reads for some drivers, and does not need for this one.
@@ -77,7 +77,7 @@ func unused(d *csi.Driver) []string {
 // forgone returns the resources that the process does without beside a driver: those at which no controller looks, and
 // those that none needs and that it may not read. On each node, these are also those of all nodes, even if they may be
 // read: each node's heartbeats would be sent to all others. Without a driver it needs all that it may read.
-func forgone(ctx context.Context, o program.ControllersOptions, d *csi.Driver) ([]string, error) {
+func forgone(ctx context.Context, o options.ControllersOptions, d *csi.Driver) ([]string, error) {
 	if d == nil {
 		return nil, nil
 	}

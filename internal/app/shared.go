@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/lease"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -67,9 +67,9 @@ func Shared(ctx context.Context, o SharedOptions, ready func()) error {
 	return host.Run(ctx, func(ctx context.Context) error {
 		known, err := readPlanes(ctx, config)
 		if err != nil {
-			return parts.UnlessEnded(ctx, err)
+			return lifecycle.UnlessEnded(ctx, err)
 		}
-		return parts.Run(ctx, o.Log, []parts.Part{
+		return lifecycle.Run(ctx, o.Log, []lifecycle.Part{
 			{Name: "controllers of drivers", Run: func(ctx context.Context) error {
 				return o.callDrivers(ctx, config, known, ready)
 			}},
@@ -98,7 +98,7 @@ func (o SharedOptions) oncePerCluster(
 	cluster.Roles, cluster.Drivers, cluster.World = wholeCluster(), nil, nil
 	return elected.Run(ctx, func(ctx context.Context) error {
 		works := make(chan struct{})
-		return parts.Run(ctx, o.Log, []parts.Part{
+		return lifecycle.Run(ctx, o.Log, []lifecycle.Part{
 			{Name: "controllers", Run: func(ctx context.Context) error {
 				return ControlPlane(ctx, cluster, func() {
 					o.Log.Info("this control plane runs the controllers of the cluster", "node", o.Node)
@@ -109,7 +109,7 @@ func (o SharedOptions) oncePerCluster(
 				return o.publish(ctx, config, known)
 			}},
 			// It reads all objects at its start, which must not delay the controllers.
-			{Name: "garbage collector", Run: parts.After(works, o.Once)},
+			{Name: "garbage collector", Run: lifecycle.After(works, o.Once)},
 		})
 	})
 }
@@ -192,7 +192,7 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 	leases.Assign = func(driver map[string]string) planes.Assignment {
 		return planes.OfControlPlane(driver, drivers.Scope, false)
 	}
-	return parts.Run(ctx, o.Log, []parts.Part{
+	return lifecycle.Run(ctx, o.Log, []lifecycle.Part{
 		{Name: "leases of drivers", Run: leases.Run},
 		{Name: "controllers", Run: func(ctx context.Context) error { return ControlPlane(ctx, drivers, ready) }},
 	})

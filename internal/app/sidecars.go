@@ -20,7 +20,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/snapshot"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -40,7 +40,7 @@ type Sidecars struct {
 const usualFSType = "ext4"
 
 // sidecarsOf returns what a program's user has chosen for the controllers of a driver.
-func sidecarsOf(ctx context.Context, o program.ControllersOptions, driver string) (s Sidecars, err error) {
+func sidecarsOf(ctx context.Context, o options.ControllersOptions, driver string) (s Sidecars, err error) {
 	s = Sidecars{Identity: provisionerIdentity(driver, o.Provisioner.OnNode.Node, time.Now()), Choices: o.Choices}
 	if !o.Provisioner.WithoutFSType {
 		s.BlockFSType = usualFSType

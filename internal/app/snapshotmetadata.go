@@ -11,10 +11,10 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/snapshotmetadata"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/sidecar/snapshotmetadata"
 )
 
 // errNoMetadata says that a driver knows no changed blocks.
@@ -22,7 +22,7 @@ var errNoMetadata = errors.New("does not have the capability SNAPSHOT_METADATA_S
 
 // SnapshotMetadata waits for a driver, and serves the changed blocks of its snapshots to clients of the cluster until
 // ctx ends. Metrics and health are served from the beginning. In a container, the kubelet is given the error, too.
-func SnapshotMetadata(ctx context.Context, o program.SnapshotMetadataOptions) error {
+func SnapshotMetadata(ctx context.Context, o options.SnapshotMetadataOptions) error {
 	ready := &readiness{}
 	return serveBeside(ctx, o.HTTP, o.Version, ready.checks()[:1], o.Log,
 		func(ctx context.Context, metrics *observe.Registry) error {
@@ -32,7 +32,7 @@ func SnapshotMetadata(ctx context.Context, o program.SnapshotMetadataOptions) er
 
 // snapshotMetadata is SnapshotMetadata without a server of metrics.
 func snapshotMetadata(
-	ctx context.Context, o program.SnapshotMetadataOptions, metrics *observe.Registry, ready *readiness,
+	ctx context.Context, o options.SnapshotMetadataOptions, metrics *observe.Registry, ready *readiness,
 ) error {
 	secure, err := snapshotmetadata.TLS(o.SnapshotMetadataOptions, o.Log)
 	if err != nil {
@@ -45,7 +45,7 @@ func snapshotMetadata(
 	d, err := csi.Await(ctx, o.Socket, csi.LogNotReady(o.Log, o.Socket), csi.WithNodeOnly(),
 		csi.WithControllerTimeout(o.Timeout), csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
 	if err != nil {
-		return parts.UnlessEnded(ctx, err)
+		return lifecycle.UnlessEnded(ctx, err)
 	}
 	defer d.Close()
 	if !d.Plugin.SnapshotMetadata {

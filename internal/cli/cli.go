@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/cli/status"
 	"volplane.dev/volplane/internal/cli/volume"
 	"volplane.dev/volplane/internal/cli/why"
-	"volplane.dev/volplane/internal/door/mount8"
+	"volplane.dev/volplane/internal/doors/mount8"
 	"volplane.dev/volplane/internal/sidecar"
 )
 

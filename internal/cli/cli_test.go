@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/cli/why"
 	"volplane.dev/volplane/internal/flex"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 			code := cli.Main(ctx, os.Args[1:], streams, "v0.0.0-test", cli.Programs{
 				Node: func(
-					_ context.Context, _ program.NodeOptions, bridge *flex.BridgeOptions, driver *program.DriverOptions,
+					_ context.Context, _ options.NodeOptions, bridge *flex.BridgeOptions, driver *options.DriverOptions,
 				) error {
 					if bridge == nil || driver != nil {
 						return nil
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 					_, err := fmt.Println("ran", bridge.PluginDir, bridge.RootDir, bridge.SocketDir, bridge.ConfigFile)
 					return err
 				},
-				LocalDriver: func(context.Context, program.DriverOptions) error { return nil },
+				LocalDriver: func(context.Context, options.DriverOptions) error { return nil },
 				Controllers: ranControllers,
 				Bridge: func(_ context.Context, o flex.BridgeOptions) error {
 					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 }
 
 // ranControllers prints the options of the controllers.
-func ranControllers(_ context.Context, o program.ControllersOptions) error {
+func ranControllers(_ context.Context, o options.ControllersOptions) error {
 	fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Term.Duration, o.Term.Deadline,
 		o.Term.Retry)
 	_, err := fmt.Println("sync", o.ReconcileSync, "capacity", o.CapacityPoll, "workers", o.Provisioner.Workers,

@@ -10,7 +10,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
-	"volplane.dev/volplane/internal/decide/takeover"
+	"volplane.dev/volplane/internal/decide/adopt"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -42,7 +42,7 @@ func everyArgument(r sidecar.Role) []string {
 // TestKeptArgumentsAreUnderstood: 'volplane controller' takes the controllers and the arguments that manifests keep of
 // a vendor's sidecars.
 func TestKeptArgumentsAreUnderstood(t *testing.T) {
-	vendors := takeover.Workload{Kind: "Deployment", Namespace: "storage", Name: "vendors", Pod: corev1.PodSpec{
+	vendors := adopt.Workload{Kind: "Deployment", Namespace: "storage", Name: "vendors", Pod: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "driver", Image: "driver", Args: []string{"--name=csi.example.com"}}},
 	}}
 	for _, name := range sidecar.Programs() {
@@ -53,8 +53,8 @@ func TestKeptArgumentsAreUnderstood(t *testing.T) {
 		}
 		vendors.Pod.Containers = append(vendors.Pod.Containers, corev1.Container{Name: name, Image: name, Args: args})
 	}
-	plan := takeover.Decide(takeover.Facts{
-		Driver: "csi.example.com", ManagedBy: "volplane", Workloads: []takeover.Workload{vendors}, WithoutNodes: new(bool),
+	plan := adopt.Decide(adopt.Facts{
+		Driver: "csi.example.com", ManagedBy: "volplane", Workloads: []adopt.Workload{vendors}, WithoutNodes: new(bool),
 	})
 	if len(plan.ControllerArgs) < 30 || len(plan.Controllers) < 8 || len(plan.Refused) > 0 {
 		t.Fatalf("too little is kept: %+v", plan)

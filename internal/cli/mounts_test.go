@@ -18,8 +18,8 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -40,7 +40,7 @@ func TestMounts(t *testing.T) {
 			}
 			pods := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 			for _, dir := range []string{"/", "/a\x1b[2J\tb"} {
-				pod := door.PodAtPath("default", "data", dir, "n1", mount.BindOptions{})
+				pod := doors.PodAtPath("default", "data", dir, "n1", mount.BindOptions{})
 				pod.Status.Conditions = []corev1.PodCondition{{
 					Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
 				}}
@@ -61,7 +61,7 @@ func TestMounts(t *testing.T) {
 // says so.
 func TestMountsNotYet(t *testing.T) {
 	nodes := corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
-	pods := corev1.PodList{Items: []corev1.Pod{*door.PodAtPath("default", "data", "/", "n1", mount.BindOptions{})}}
+	pods := corev1.PodList{Items: []corev1.Pod{*doors.PodAtPath("default", "data", "/", "n1", mount.BindOptions{})}}
 	lists := map[string]any{"/api/v1/nodes": nodes, "/api/v1/namespaces/default/pods": pods}
 	if out := runWith(t, lists, "mounts"); strings.Contains(out, "iB") || !strings.Contains(out, "<not mounted>") {
 		t.Error(out)
@@ -101,7 +101,7 @@ func TestThisNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := &shell.Shell{Flags: shell.Flags{DataDir: dir}}
-	if got := s.ThisNode(); got != program.HostName() {
+	if got := s.ThisNode(); got != options.HostName() {
 		t.Errorf("before an agent has started: %q", got)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "node"), 0o700); err != nil {
@@ -113,15 +113,15 @@ func TestThisNode(t *testing.T) {
 	if got := s.ThisNode(); got != "first" {
 		t.Errorf("this node is %q, want first", got)
 	}
-	nodes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: program.HostName()}},
+	nodes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: options.HostName()}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}})
 	if got, err := s.NodeOf(t.Context(), nodes, ""); got != "first" || err != nil {
 		t.Errorf("commands work on node %q, want first: %v", got, err)
 	}
-	var driver program.DriverOptions
+	var driver options.DriverOptions
 	streams := Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
 	Main(t.Context(), []string{"driver", "local", "--data-dir", dir}, streams, "v0.0.0-test", Programs{
-		LocalDriver: func(_ context.Context, o program.DriverOptions) error {
+		LocalDriver: func(_ context.Context, o options.DriverOptions) error {
 			driver = o
 			return nil
 		},

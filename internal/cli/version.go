@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/revision"
+	"volplane.dev/volplane/internal/process/revision"
 )
 
 func versionCommand(s *shell.Shell) *cobra.Command {

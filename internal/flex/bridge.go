@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/flex/install"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // BridgeOptions configure the bridge of a host.
@@ -67,16 +67,16 @@ func Bridge(ctx context.Context, o BridgeOptions) error {
 	if err != nil {
 		return err
 	}
-	all := []parts.Part{
+	all := []lifecycle.Part{
 		{Name: "flex host", Run: h.Run},
 		{Name: "flex report", Run: func(ctx context.Context) error { return h.ServeReport(ctx, o.RootDir) }},
 		{Name: "flex bridge", Run: b.Run},
 	}
 	if o.Client != nil {
 		defer h.Subscribe(objects.setState)()
-		all = append(all, parts.Part{Name: "flex objects", Run: objects.run})
+		all = append(all, lifecycle.Part{Name: "flex objects", Run: objects.run})
 	}
-	return errors.Join(parts.Run(ctx, o.Log, all), b.Close())
+	return errors.Join(lifecycle.Run(ctx, o.Log, all), b.Close())
 }
 
 func (o BridgeOptions) config() (decide.Config, error) {

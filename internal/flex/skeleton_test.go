@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/install"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // TestSkeletonsAreWell: the doctor finds nothing in any driver that is written to start from.

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
@@ -117,11 +119,13 @@ func listFrom[T any](ctx context.Context, r *Facts, into *[]*T, version string, 
 	return err
 }
 
-// readFrom reads an object or a list of an API, which is GROUP/VERSION.
+// readFrom reads an object or a list of an API, which is GROUP/VERSION. Users choose names: one with a slash must not
+// lead to another object, and no object has it.
 func readFrom[T any](ctx context.Context, client kubernetes.Interface, version string, path ...string) (*T, error) {
 	api := client.CoreV1().RESTClient()
-	if api == (*rest.RESTClient)(nil) {
-		// client-go's fakes have no custom resources.
+	isNoName := func(segment string) bool { return len(content.IsPathSegmentName(segment)) > 0 }
+	// client-go's fakes have no custom resources.
+	if api == (*rest.RESTClient)(nil) || slices.ContainsFunc(path, isNoName) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: path[0]}, "")
 	}
 	request := api.Get().AbsPath(append([]string{"/apis/" + version}, path...)...)

@@ -51,17 +51,15 @@ type custom[K any] interface {
 	Object
 }
 
-// request returns a request about the resource, or about one object of it. part is a subresource.
+// request returns a request about the resource, or about one object of it. part is a subresource. A name with a slash,
+// which would lead to another object, makes the request fail.
 func (c customClient[T, L]) request(verb, name string, part ...string) *rest.Request {
-	segments := []string{"apis", c.version.Group, c.version.Version}
-	if c.namespace != "" {
-		segments = append(segments, "namespaces", c.namespace)
-	}
-	segments = append(segments, c.resource)
+	r := c.rest.Verb(verb).AbsPath("apis", c.version.Group, c.version.Version).
+		NamespaceIfScoped(c.namespace, c.namespace != "").Resource(c.resource)
 	if name != "" {
-		segments = append(append(segments, name), part...)
+		r = r.Name(name).SubResource(part...)
 	}
-	return c.rest.Verb(verb).AbsPath(segments...).SetHeader("Accept", runtime.ContentTypeJSON)
+	return r.SetHeader("Accept", runtime.ContentTypeJSON)
 }
 
 // withOptions adds options to the parameters of a request.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/lease"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -35,7 +35,7 @@ func (c *Client) Candidate(names []string, t sidecar.Term, log *slog.Logger) (*C
 		if i > 0 && t.LongOthers {
 			l.times, l.first = decide.Other(times), out.leases[0]
 		}
-		l.waits = parts.NewWait(l.log, "waiting for the lease")
+		l.waits = lifecycle.NewWait(l.log, "waiting for the lease")
 		out.leases = append(out.leases, l)
 	}
 	return out, nil

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -92,7 +92,7 @@ func (d *Drivers) Run(ctx context.Context) error {
 		look(after.Name)
 	})
 	if err := caches.Start(ctx); err != nil {
-		return parts.UnlessEnded(ctx, fmt.Errorf("read CSIDrivers: %w", err))
+		return lifecycle.UnlessEnded(ctx, fmt.Errorf("read CSIDrivers: %w", err))
 	}
 	for _, set := range d.Reached {
 		defer set.Subscribe(look)()

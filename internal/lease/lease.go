@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	decide "volplane.dev/volplane/internal/decide/lease"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,7 +29,7 @@ type lease struct {
 	first *lease
 	log   *slog.Logger
 	// waits tells the log while the lease is not acquired.
-	waits *parts.Wait
+	waits *lifecycle.Wait
 	// news receives a value when this process has to act: the lease can be acquired, or this process held it, and now the
 	// lease is gone or names another holder.
 	news chan struct{}

@@ -15,7 +15,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/lease"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // Others looks for processes that hold the leases of a driver where this one is no candidate for them. A candidate
@@ -43,7 +43,7 @@ func OthersRight() kube.Access {
 // it knows.
 func (o *Others) Refuse(ctx context.Context) error {
 	o.seen = map[[2]string]*sighting{}
-	waits := parts.NewWait(o.Log.With("driver", o.Driver), "waiting to know whether others call the driver")
+	waits := lifecycle.NewWait(o.Log.With("driver", o.Driver), "waiting to know whether others call the driver")
 	defer waits.Stop()
 	for {
 		all, err := o.look(ctx)

@@ -29,8 +29,8 @@ import (
 	"volplane.dev/volplane/internal/node/pods"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/node/volumes"
-	"volplane.dev/volplane/internal/noderoot"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/noderoot"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -184,12 +184,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.assemble(search)
 	a.watch()
 	if err := a.Caches.Start(ctx); err != nil {
-		return parts.UnlessEnded(ctx, err)
+		return lifecycle.UnlessEnded(ctx, err)
 	}
 	defer a.Drivers.Subscribe(a.volumes.AddAll)()
 	node, err := a.node.Start(ctx)
 	if err != nil {
-		return parts.UnlessEnded(ctx, err)
+		return lifecycle.UnlessEnded(ctx, err)
 	}
 	a.resume(node, search, quarantined)
 	var running sync.WaitGroup

@@ -7,7 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -88,7 +88,7 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 // notesChanged enqueues the volumes of the drivers whose note on the Node has changed, because it says
 // why their Pods wait.
 func (a *Agent) notesChanged(before, after *corev1.Node) {
-	oldNotes, newNotes := note.Of(before), note.Of(after)
+	oldNotes, newNotes := driverstatus.Of(before), driverstatus.Of(after)
 	for _, all := range []map[string]string{oldNotes, newNotes} {
 		for driver := range all {
 			text, known := oldNotes[driver]

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/internal/gather/gathertest"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // TestALinkWorksOnce: a link lets one browser in, a HEAD request does not use it up, and nothing is shown without it.
@@ -151,7 +151,7 @@ func TestInvitations(t *testing.T) {
 	try := func(method string, want int) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, program.PagePath, nil))
+		p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, options.PagePath, nil))
 		if w.Code != want {
 			t.Errorf("%s: %d %s, want %d", method, w.Code, w.Body, want)
 		}

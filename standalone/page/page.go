@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"volplane.dev/volplane/internal/explain/chain"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // Limits of the server: a client that is slow, or sends much, holds nothing.
@@ -130,7 +130,7 @@ func (p *Page) listen() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// ServeHTTP invites a browser: it answers an authorized user with a program.Invitation. It is not part of the page, but
+// ServeHTTP invites a browser: it answers an authorized user with a options.Invitation. It is not part of the page, but
 // of the API server, which authenticates the user.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
@@ -155,7 +155,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	token, ends := p.door.invite()
 	time.AfterFunc(time.Until(ends), release)
 	link := "http://" + at + p.door.prefix + enterPath + "?token=" + token
-	body, err := json.Marshal(program.Invitation{URL: link, Ends: ends})
+	body, err := json.Marshal(options.Invitation{URL: link, Ends: ends})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/gather/gathertest"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -70,8 +70,8 @@ func serve(t *testing.T, plane Plane) (*Page, *http.Client, string) {
 func invited(t *testing.T, p *Page) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, program.PagePath, nil))
-	var got program.Invitation
+	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, options.PagePath, nil))
+	var got options.Invitation
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || time.Until(got.Ends) > tokenLife {
 		t.Fatalf("%d %s: %v", w.Code, w.Body, err)
 	}

@@ -14,18 +14,18 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/identity"
-	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/process/identity"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // alone returns the controllers of the only control plane over its store: that is the etcd in its process.
 func (o Options) alone(
 	server *apiserver.Server, common app.ControlPlaneOptions, plane *app.Plane, reached []*csi.Set, ready func(),
-) []parts.Part {
+) []lifecycle.Part {
 	called, works := csi.NewSet(), make(chan struct{})
 	common.Drivers, common.Scope, common.Plane = called, volume.Scope{Node: o.Node, Rest: true}, plane
-	return []parts.Part{
+	return []lifecycle.Part{
 		{Name: "leases of drivers", Run: func(ctx context.Context) error {
 			return app.LeadDrivers(ctx, server.ClientConfig(app.User(app.LeasesRole)), o.Node, reached, called, o.Log)
 		}},
@@ -36,7 +36,7 @@ func (o Options) alone(
 			})
 		}},
 		// It reads all objects at its start, which must not delay the other parts.
-		{Name: "garbage collector", Run: parts.After(works, func(ctx context.Context) error {
+		{Name: "garbage collector", Run: lifecycle.After(works, func(ctx context.Context) error {
 			return garbage.Run(ctx, server.ClientConfig(garbage.User))
 		})},
 	}
@@ -45,8 +45,8 @@ func (o Options) alone(
 // shared returns the controllers of a control plane over a store that others may use, too.
 func (o Options) shared(
 	server *apiserver.Server, common app.ControlPlaneOptions, reached []*csi.Set, ready func(),
-) []parts.Part {
-	return []parts.Part{{Name: "controllers", Run: func(ctx context.Context) error {
+) []lifecycle.Part {
+	return []lifecycle.Part{{Name: "controllers", Run: func(ctx context.Context) error {
 		id, err := server.DirectoryID()
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/noderoot"
+	"volplane.dev/volplane/internal/process/noderoot"
 	"volplane.dev/volplane/standalone/pki"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/identity"
+	"volplane.dev/volplane/internal/process/identity"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/external"

@@ -3,7 +3,7 @@ package up
 import (
 	"golang.org/x/sys/unix"
 
-	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/process/observe"
 	"volplane.dev/volplane/standalone/apiserver"
 )
 

@@ -9,10 +9,10 @@ import (
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/page"
 
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/world"
+	"volplane.dev/volplane/internal/gather/world"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // optionalPage is the web page; Page is nil if it is off.
@@ -31,13 +31,13 @@ func (p optionalPage) paths() map[string]http.Handler {
 	if p.Page == nil {
 		return nil
 	}
-	return map[string]http.Handler{program.PagePath: p.Page}
+	return map[string]http.Handler{options.PagePath: p.Page}
 }
 
 // show returns the part that shows the control plane to browsers.
 func (p optionalPage) show(
 	server *apiserver.Server, world *world.World, metrics *observe.Registry,
-) ([]parts.Part, error) {
+) ([]lifecycle.Part, error) {
 	if p.Page == nil {
 		return nil, nil
 	}
@@ -54,7 +54,7 @@ func (p optionalPage) show(
 			return out
 		},
 	})
-	return []parts.Part{{Name: "page", Run: p.Run}}, nil
+	return []lifecycle.Part{{Name: "page", Run: p.Run}}, nil
 }
 
 // usage returns how full the volumes are that this host's node agent has mounted.

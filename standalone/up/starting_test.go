@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"volplane.dev/volplane/internal/sdnotify"
+	"volplane.dev/volplane/internal/process/sdnotify"
 )
 
 // TestSlowStartTells: a quick start reports nothing; a slow one reports each step, and repeats one that lasts.

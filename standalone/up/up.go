@@ -27,12 +27,12 @@ import (
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/flex"
-	"volplane.dev/volplane/internal/noderoot"
-	"volplane.dev/volplane/internal/observe"
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/sdnotify"
-	"volplane.dev/volplane/internal/world"
+	"volplane.dev/volplane/internal/gather/world"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/noderoot"
+	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/process/sdnotify"
 )
 
 // Options configure the control plane.
@@ -144,12 +144,12 @@ func Run(ctx context.Context, o Options) error {
 	defer steps.end()
 	var err error
 	if o.Node, err = o.join(ctx, steps.does); err != nil {
-		return parts.UnlessEnded(ctx, err)
+		return lifecycle.UnlessEnded(ctx, err)
 	}
 	metrics, web, world, plane := observe.New(o.Version), o.page(), &world.World{}, app.NewPlane()
 	server, err := apiserver.Start(ctx, o.server(metrics, web, world, plane, steps))
 	if err != nil {
-		return parts.UnlessEnded(ctx, err)
+		return lifecycle.UnlessEnded(ctx, err)
 	}
 	defer server.Stop()
 	// The data directory is this process's now.
@@ -161,7 +161,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	// The host's name may change; the owner of these mounts does not.
-	o.Node = cmp.Or(o.Node, noderoot.NameOf(o.RootDir), program.HostName())
+	o.Node = cmp.Or(o.Node, noderoot.NameOf(o.RootDir), options.HostName())
 	if err := noderoot.CheckName(o.RootDir, o.Node); err != nil {
 		return err
 	}
@@ -193,8 +193,10 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, alive.restored, ready), doors,
-		shown, []parts.Part{alive.part(notifier, started, o.Log)}))
+	return lifecycle.Run(ctx, o.Log, slices.Concat(
+		o.parts(server, admin, plane, world, metrics, alive.restored, ready), doors, shown,
+		[]lifecycle.Part{alive.part(notifier, started, o.Log)},
+	))
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is
@@ -237,7 +239,7 @@ func (o Options) server(
 func (o Options) parts(
 	server *apiserver.Server, admin kubernetes.Interface, plane *app.Plane, world *world.World, metrics *observe.Registry,
 	restored func(ctx context.Context, works func(context.Context) error), ready func(),
-) []parts.Part {
+) []lifecycle.Part {
 	drivers, controllers := csi.NewSet(), csi.NewSet()
 	reached := []*csi.Set{drivers, controllers}
 	traced := trace.New()
@@ -246,8 +248,8 @@ func (o Options) parts(
 		Flex:      true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world,
 		Log: o.Log,
 	}
-	var runNode func(context.Context, program.NodeOptions) error
-	var working []parts.Part
+	var runNode func(context.Context, options.NodeOptions) error
+	var working []lifecycle.Part
 	if server.Shared() {
 		// The node agent reads the objects of its node itself, because the controllers start again when their leases are
 		// lost.
@@ -255,7 +257,7 @@ func (o Options) parts(
 	} else {
 		runNode, working = plane.Node, o.alone(server, common, plane, reached, ready)
 	}
-	return slices.Concat([]parts.Part{{Name: "API server with etcd", Run: server.Wait}}, working, []parts.Part{
+	return slices.Concat([]lifecycle.Part{{Name: "API server with etcd", Run: server.Wait}}, working, []lifecycle.Part{
 		{Name: "class of snapshots", Run: func(ctx context.Context) error {
 			ensureSnapshotClasses(ctx, admin)
 			<-ctx.Done()
@@ -267,7 +269,7 @@ func (o Options) parts(
 		// The driver starts before the agent and stops after it, so that the agent
 		// never loses the driver.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
-			return app.LocalDriver(ctx, program.DriverOptions{
+			return app.LocalDriver(ctx, options.DriverOptions{
 				NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log,
 			})
 		}},
@@ -276,9 +278,9 @@ func (o Options) parts(
 			if err != nil {
 				return fmt.Errorf("address of the API server: %w", err)
 			}
-			return app.Drivers(ctx, program.DriversOptions{
+			return app.Drivers(ctx, options.DriversOptions{
 				FilesDir: o.driversDir(), RootDir: o.nodeRoot(), Node: o.Node, Client: admin, Objects: true,
-				API: program.Endpoint{Host: host, Port: port, CA: server.CA()}, Controllers: controllers,
+				API: options.Endpoint{Host: host, Port: port, CA: server.CA()}, Controllers: controllers,
 				Dial: append(traced.Options(), csi.WithMeter(metrics.Call)), Log: o.Log,
 			})
 		}},
@@ -286,7 +288,7 @@ func (o Options) parts(
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config := server.ClientConfig(identity.UserPrefix+o.Node, identity.NodesGroup, identity.PlanesGroup)
-			return runNode(ctx, program.NodeOptions{
+			return runNode(ctx, options.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
 				Config: config, Drivers: drivers, Dial: traced.Options(), Bridged: true,
 				ControlPlane: o.addresses(server), Sole: !server.Shared(),

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"volplane.dev/volplane/internal/identity"
+	"volplane.dev/volplane/internal/process/identity"
 )
 
 func TestServerURL(t *testing.T) {

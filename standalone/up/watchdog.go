@@ -8,8 +8,8 @@ import (
 
 	"volplane.dev/volplane/standalone/apiserver"
 
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/sdnotify"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/sdnotify"
 )
 
 // liveness says whether a control plane works.
@@ -44,8 +44,8 @@ const mountedLimit = 90 * time.Second
 
 // part returns the part that notifies the service manager that the start has ended, when it calls ready, and from then
 // on that the control plane works.
-func (l *liveness) part(n *sdnotify.Notifier, ready func(), log *slog.Logger) parts.Part {
-	return parts.Part{Name: "service manager", Run: parts.After(l.controllers, func(ctx context.Context) error {
+func (l *liveness) part(n *sdnotify.Notifier, ready func(), log *slog.Logger) lifecycle.Part {
+	return lifecycle.Part{Name: "service manager", Run: lifecycle.After(l.controllers, func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil

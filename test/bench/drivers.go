@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/driverfile"
-	"volplane.dev/volplane/internal/supervise"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/test/internal/plane"
 )
 

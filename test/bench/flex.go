@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/flex/install"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // stage is a plugin directory with a host that finds drivers in it.

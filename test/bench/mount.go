@@ -18,7 +18,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/test/internal/kubelet"
 )
 
@@ -134,7 +134,7 @@ func runAgent(ctx context.Context, w *ward) error {
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.Node(running, program.NodeOptions{
+		ended <- app.Node(running, options.NodeOptions{
 			Name: ward1, RootDir: w.root, Config: config, Drivers: csi.NewSet(), Log: slog.New(slog.DiscardHandler),
 		})
 	}()

@@ -15,8 +15,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"volplane.dev/volplane/internal/manifest"
-	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 )
 
 // files are the parts of the chart that are not objects of the manifests.

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 )
 
 // These texts and numbers are placeholders for values. The driver's name is so long that names of objects have it in a

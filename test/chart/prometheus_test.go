@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
-	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/process/observe"
 )
 
 // documents returns the texts of the objects of one kind that helm renders from values.

@@ -1,6 +1,6 @@
 package main
 
-import "volplane.dev/volplane/internal/manifest"
+import "volplane.dev/volplane/internal/sidecar/manifest"
 
 // restrictions returns the schemas that do not follow from the default values, by their paths.
 func restrictions() map[string]map[string]any {

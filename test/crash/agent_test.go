@@ -24,8 +24,8 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/registrar"
-	"volplane.dev/volplane/internal/driver/local"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/hosting/local"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/servers"
 )
@@ -99,7 +99,7 @@ func (a *crashingAgent) live(ctx context.Context) error {
 	}
 	go func() { ended <- announce.Run(ctx) }()
 	go func() {
-		ended <- app.Node(ctx, program.NodeOptions{
+		ended <- app.Node(ctx, options.NodeOptions{
 			Name: a.Node, RootDir: a.root(), Config: config, Drivers: csi.NewSet(), Log: log,
 		})
 	}()

@@ -21,7 +21,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/driver/local"
+	"volplane.dev/volplane/internal/hosting/local"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"

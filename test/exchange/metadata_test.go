@@ -27,7 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/driver/local"
+	"volplane.dev/volplane/internal/hosting/local"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/cluster"

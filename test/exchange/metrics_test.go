@@ -26,7 +26,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	options "volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/test/internal/differential"
 	"volplane.dev/volplane/test/internal/plane"

@@ -30,9 +30,9 @@ import (
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
-	"volplane.dev/volplane/internal/identity"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/identity"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -386,7 +386,7 @@ func TestFlexVolumeOnAnotherNode(t *testing.T) {
 			})
 		},
 		func(ctx context.Context) error {
-			return app.Node(ctx, program.NodeOptions{
+			return app.Node(ctx, options.NodeOptions{
 				Name: "n2", RootDir: agent, Config: joined.Config, Drivers: csi.NewSet(), Bridged: true, Log: log,
 			})
 		},

@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/apiserver"
@@ -51,7 +51,7 @@ func newHost(t *testing.T, tune ...func(*host)) *host {
 	h := prepareHost(t, tune...)
 	h.classes()
 	h.part(func(ctx context.Context) error {
-		return app.LocalDriver(ctx, program.DriverOptions{
+		return app.LocalDriver(ctx, options.DriverOptions{
 			NodeID: "n1", RootDir: h.dir, PoolDir: filepath.Join(h.dir, "pool"), Log: h.log,
 		})
 	})
@@ -120,7 +120,7 @@ func (h *host) startAgent() {
 	h.t.Helper()
 	config := h.server.ClientConfig("system:node:n1", "system:nodes")
 	h.stopAgent = h.part(func(ctx context.Context) error {
-		return app.Node(ctx, program.NodeOptions{Name: "n1", RootDir: h.dir, Config: config, Drivers: h.drivers, Log: h.log})
+		return app.Node(ctx, options.NodeOptions{Name: "n1", RootDir: h.dir, Config: config, Drivers: h.drivers, Log: h.log})
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"volplane.dev/volplane/internal/driver/local"
+	"volplane.dev/volplane/internal/hosting/local"
 )
 
 // TestSanity runs csi-sanity against the bundled driver, with real loop devices and mounts.

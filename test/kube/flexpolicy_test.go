@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/upstream"
 )

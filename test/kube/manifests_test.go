@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/upstream"
 )

@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/mount"
-	settings "volplane.dev/volplane/internal/program"
+	settings "volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/upstream"

@@ -16,7 +16,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/csi/registrar"
-	"volplane.dev/volplane/internal/driver/local"
+	"volplane.dev/volplane/internal/hosting/local"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/plane"

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/beside"
-	settings "volplane.dev/volplane/internal/program"
+	settings "volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
+	"volplane.dev/volplane/internal/sidecar/nodesidecar"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/upstream"
@@ -66,7 +66,7 @@ func TestDriverInTwoProcesses(t *testing.T) {
 		t.Errorf("controllers beside the node's half: %v", err)
 	}
 	runs(t, func(ctx context.Context) error {
-		return beside.Registrar(ctx, sidecar.RegistrarOptions{
+		return nodesidecar.Registrar(ctx, sidecar.RegistrarOptions{
 			Socket: nodes, Endpoint: nodes, Dir: filepath.Join(root, "plugins_registry"), Log: noLog(),
 		})
 	})

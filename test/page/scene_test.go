@@ -23,7 +23,7 @@ import (
 
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/page"
 )
@@ -93,8 +93,8 @@ func play(t *testing.T, objects ...runtime.Object) (*scene, string) {
 		}
 	})
 	w := httptest.NewRecorder()
-	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, program.PagePath, nil))
-	var told program.Invitation
+	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, options.PagePath, nil))
+	var told options.Invitation
 	if err := json.Unmarshal(w.Body.Bytes(), &told); err != nil {
 		t.Fatalf("%v: %s", err, w.Body)
 	}

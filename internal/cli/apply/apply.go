@@ -12,7 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/cli/objects"
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/doors"
 )
 
 func applyCommand(s *shell.Shell) *cobra.Command {
@@ -42,7 +42,7 @@ func applyAll(ctx context.Context, s *shell.Shell, from objects.Sources, dryRun,
 	if err != nil {
 		return err
 	}
-	options := metav1.ApplyOptions{FieldManager: door.FieldManager, Force: force}
+	options := metav1.ApplyOptions{FieldManager: doors.FieldManager, Force: force}
 	suffix := ""
 	if dryRun {
 		options.DryRun, suffix = []string{metav1.DryRunAll}, " (dry run)"

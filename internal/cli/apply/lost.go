@@ -26,11 +26,11 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/nodelife"
-	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/noderoot"
+	"volplane.dev/volplane/internal/process/noderoot"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -274,7 +274,7 @@ func (n *lostNode) taint(ctx context.Context) error {
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{
 		Key: corev1.TaintNodeOutOfService, Value: "lost", Effect: corev1.TaintEffectNoExecute,
 	})
-	_, err = n.client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{FieldManager: door.FieldManager})
+	_, err = n.client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{FieldManager: doors.FieldManager})
 	if passed(err) {
 		return nil
 	}
@@ -314,7 +314,7 @@ func (n *lostNode) annotate(ctx context.Context, kind schema.GroupKind, o metav1
 		return err
 	}
 	_, err = n.Dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.MergePatchType, body,
-		metav1.PatchOptions{FieldManager: door.FieldManager})
+		metav1.PatchOptions{FieldManager: doors.FieldManager})
 	if !passed(err) {
 		return fmt.Errorf("annotate %s %s: %w", kind.Kind, o.GetName(), err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -70,7 +70,7 @@ func controller(ctx context.Context, s *shell.Shell, o sidecar.Options) error {
 		}
 	}
 	s.Flags.LogFormat = o.LogFormat
-	return s.Programs.Controllers(ctx, program.ControllersOptions{
+	return s.Programs.Controllers(ctx, options.ControllersOptions{
 		ControllersOptions: o.ControllersOptions, Config: config, Version: s.Version, Log: s.Log(),
 	})
 }

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 )
 
 // manifestFlags are the options of the manifests, and flags that are parsed into them.

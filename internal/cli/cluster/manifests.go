@@ -11,7 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 )
 
 // ManifestsCommand returns the command 'manifests'.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -63,7 +63,7 @@ func runRole(ctx context.Context, s *shell.Shell, r sidecar.Role, o sidecar.Opti
 	if r == sidecar.SnapshotMetadata {
 		return snapshotMetadata(ctx, s, o.SnapshotMetadata, config)
 	}
-	controllers := program.ControllersOptions{
+	controllers := options.ControllersOptions{
 		ControllersOptions: o.ControllersOptions, Config: config, Version: s.Version, Log: s.Log(),
 	}
 	controllers.Namespace = cmp.Or(o.Namespace, podNamespace(), "default")

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -154,7 +154,7 @@ change.`,
 func snapshotMetadata(
 	ctx context.Context, s *shell.Shell, o sidecar.SnapshotMetadataOptions, config *rest.Config,
 ) error {
-	return s.Programs.SnapshotMetadata(ctx, program.SnapshotMetadataOptions{
+	return s.Programs.SnapshotMetadata(ctx, options.SnapshotMetadataOptions{
 		SnapshotMetadataOptions: o, Config: config, Version: s.Version, Log: s.Log(),
 	})
 }

@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/decide/takeover"
+	"volplane.dev/volplane/internal/decide/adopt"
 	"volplane.dev/volplane/internal/gather"
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -37,7 +37,7 @@ func takeOver(ctx context.Context, s *shell.Shell, m *manifestFlags) error {
 	if m.given("without-nodes") {
 		facts.WithoutNodes = &m.WithoutNodes
 	}
-	plan := takeover.Decide(facts)
+	plan := adopt.Decide(facts)
 	if len(plan.Refused) > 0 {
 		return errors.New(strings.Join(plan.Refused, "\n"))
 	}
@@ -49,7 +49,7 @@ func takeOver(ctx context.Context, s *shell.Shell, m *manifestFlags) error {
 }
 
 // keep sets the options that the user leaves open.
-func (m *manifestFlags) keep(plan takeover.Plan) {
+func (m *manifestFlags) keep(plan adopt.Plan) {
 	if m.Namespace == "" {
 		m.Namespace = plan.Namespace
 	}
@@ -73,8 +73,8 @@ func (m *manifestFlags) keep(plan takeover.Plan) {
 }
 
 // readTakeover reads what a cluster has of drivers.
-func readTakeover(ctx context.Context, client kubernetes.Interface, driver string) (takeover.Facts, error) {
-	f := takeover.Facts{Driver: driver, NodeLabels: map[string]map[string]string{}}
+func readTakeover(ctx context.Context, client kubernetes.Interface, driver string) (adopt.Facts, error) {
+	f := adopt.Facts{Driver: driver, NodeLabels: map[string]map[string]string{}}
 	found, err := client.StorageV1().CSIDrivers().Get(ctx, driver, metav1.GetOptions{})
 	if err == nil {
 		f.Found = found
@@ -113,10 +113,10 @@ func readInTree(ctx context.Context, client kubernetes.Interface, driver string)
 }
 
 // readWorkloads reads everything that may run a driver.
-func readWorkloads(ctx context.Context, client kubernetes.Interface) ([]takeover.Workload, error) {
-	var out []takeover.Workload
+func readWorkloads(ctx context.Context, client kubernetes.Interface) ([]adopt.Workload, error) {
+	var out []adopt.Workload
 	add := func(kind string, m metav1.ObjectMeta, pod corev1.PodSpec) {
-		out = append(out, takeover.Workload{
+		out = append(out, adopt.Workload{
 			Kind: kind, Namespace: m.Namespace, Name: m.Name, Labels: m.Labels, Annotations: m.Annotations, Pod: pod,
 		})
 	}

@@ -24,7 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -109,7 +109,7 @@ func (d *demo) claim(ctx context.Context) (string, error) {
 		Parameters:           map[string]string{"csi.storage.k8s.io/fstype": "xfs"},
 		AllowVolumeExpansion: ptr.To(true), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
-	if _, err := door.Create(ctx, d.client.StorageV1().StorageClasses().Create, c); err != nil {
+	if _, err := doors.Create(ctx, d.client.StorageV1().StorageClasses().Create, c); err != nil {
 		return "", err
 	}
 	return firstSize + " of class " + c.Name + " (ext4 would not grow online: CAP_SYS_RESOURCE is missing here)",

@@ -22,8 +22,8 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/hosting/driverfile"
 )
 
 // maxCallRequest is the size limit of a request in JSON, in bytes.

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/cli/objects"
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -91,7 +91,7 @@ func delegate(ctx context.Context, s *shell.Shell, client kubernetes.Interface, 
 			// How the driver attaches is not known here. Requiring it is right for every driver.
 			d = driverfile.Driver{Name: driver}.CSIDriver(csi.ControllerCapabilities{PublishUnpublish: true})
 			metav1.SetMetaDataAnnotation(&d.ObjectMeta, volume.AnnControllers, value)
-			_, err = all.Create(ctx, d, metav1.CreateOptions{FieldManager: door.FieldManager})
+			_, err = all.Create(ctx, d, metav1.CreateOptions{FieldManager: doors.FieldManager})
 			return err
 		case err != nil:
 			return err
@@ -116,6 +116,6 @@ func setDelegation(ctx context.Context, client kubernetes.Interface, d *storagev
 	if value == "" {
 		delete(d.Annotations, volume.AnnControllers)
 	}
-	_, err := client.StorageV1().CSIDrivers().Update(ctx, d, metav1.UpdateOptions{FieldManager: door.FieldManager})
+	_, err := client.StorageV1().CSIDrivers().Update(ctx, d, metav1.UpdateOptions{FieldManager: doors.FieldManager})
 	return err
 }

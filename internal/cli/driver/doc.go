@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/noderoot"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/noderoot"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // Command returns the command 'driver' with its verbs.
@@ -28,8 +28,8 @@ func Command(s *shell.Shell) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			id = cmp.Or(id, noderoot.NameOf(root), program.HostName())
-			o := program.DriverOptions{NodeID: id, RootDir: root, PoolDir: pool, Log: s.Log()}
+			id = cmp.Or(id, noderoot.NameOf(root), options.HostName())
+			o := options.DriverOptions{NodeID: id, RootDir: root, PoolDir: pool, Log: s.Log()}
 			return s.Programs.LocalDriver(cmd.Context(), o)
 		},
 	}

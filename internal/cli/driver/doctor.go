@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/driver/doctor"
-	"volplane.dev/volplane/internal/driver/starter"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/workshop/doctor"
+	"volplane.dev/volplane/internal/workshop/finding"
+	"volplane.dev/volplane/internal/workshop/starter"
 )
 
 type doctorFlags struct {
@@ -80,7 +80,7 @@ func (d *doctorFlags) volume() (err error) {
 		}
 	}
 	if d.size != "" {
-		size, err := door.ParseSize(d.size)
+		size, err := doors.ParseSize(d.size)
 		if err != nil {
 			return fmt.Errorf("--size: %w", err)
 		}

@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/hosting/driverfile"
 )
 
 // hostDrivers are the CSI drivers that this host runs, as its files, its supervisor and the API

@@ -23,9 +23,9 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/supervise"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"volplane.dev/volplane/internal/cli/objects"
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/driverimport"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/hosting/driverimport"
 )
 
 // importFlags are the flags of 'driver import'.
@@ -155,7 +155,7 @@ func runImport(ctx context.Context, s *shell.Shell, f importFlags, r driverimpor
 			return err
 		}
 		for _, u := range r.Objects {
-			name, verb, err := o.Apply(ctx, u.DeepCopy(), metav1.ApplyOptions{FieldManager: door.FieldManager})
+			name, verb, err := o.Apply(ctx, u.DeepCopy(), metav1.ApplyOptions{FieldManager: doors.FieldManager})
 			if err != nil {
 				failed = append(failed, fmt.Errorf("apply %s: %w", name, err))
 				continue

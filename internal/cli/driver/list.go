@@ -18,9 +18,9 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
-	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/gather"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/process/redact"
 )
 
 // driverStatus is a driver of this host as 'driver list' shows it.

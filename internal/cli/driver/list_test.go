@@ -15,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/supervise"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/kube"
 )
 

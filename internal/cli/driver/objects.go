@@ -19,10 +19,10 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -83,7 +83,7 @@ func (h *hostDrivers) sayNodeLocal(ctx context.Context, o *storagev1.CSIDriver) 
 		return err
 	}
 	_, err = h.client.StorageV1().CSIDrivers().Patch(ctx, o.Name, types.MergePatchType, body,
-		metav1.PatchOptions{FieldManager: door.FieldManager})
+		metav1.PatchOptions{FieldManager: doors.FieldManager})
 	switch {
 	case apierrors.IsForbidden(err):
 		fmt.Fprintf(h.err, "The CSIDriver of %[1]s does not say that it is node-local, and this host may not change it. "+
@@ -152,12 +152,12 @@ func (h *hostDrivers) ensureObjects(ctx context.Context, d driverfile.Driver, cl
 		return fmt.Errorf("driver %s is registered, but what its CSIDriver must be is not known: %w", d.Name, err)
 	}
 	o := d.CSIDriver(said.Controller)
-	_, err = h.client.StorageV1().CSIDrivers().Create(ctx, o, metav1.CreateOptions{FieldManager: door.FieldManager})
+	_, err = h.client.StorageV1().CSIDrivers().Create(ctx, o, metav1.CreateOptions{FieldManager: doors.FieldManager})
 	if err = h.made("csidriver/"+d.Name, err); err != nil || class == nil {
 		return err
 	}
 	c := class.object(d.Name, said)
-	_, err = h.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{FieldManager: door.FieldManager})
+	_, err = h.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{FieldManager: doors.FieldManager})
 	return h.made("storageclass/"+c.Name, err)
 }
 

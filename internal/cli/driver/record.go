@@ -17,9 +17,9 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/recording"
 	"volplane.dev/volplane/internal/csi/trace"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 )
 
 // maxRecording is the size of the largest recording that is read, in bytes.

@@ -20,11 +20,11 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi/registrar"
-	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/supervise"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -23,9 +23,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/supervise"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/hosting/driverfile"
 )
 
 func restartCommand(s *shell.Shell) *cobra.Command {

@@ -13,10 +13,10 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/decide/note"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/gather"
-	"volplane.dev/volplane/internal/supervise"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -178,7 +178,7 @@ func (h *hostDrivers) refusal(ctx context.Context, driver string) string {
 		return ""
 	}
 	if n, err := h.client.CoreV1().Nodes().Get(ctx, h.node, metav1.GetOptions{}); err == nil {
-		if wrong := note.Of(n)[driver]; wrong != "" {
+		if wrong := driverstatus.Of(n)[driver]; wrong != "" {
 			return shell.PlainLine(wrong)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 )
 
 // traceFlags are the flags of 'driver trace'.

@@ -14,9 +14,9 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/supervise"
 )
 
 // lastLines is how many lines of a log an error shows.

@@ -9,10 +9,10 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/install"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 type doctorFlags struct {
@@ -67,7 +67,7 @@ func (d *doctorFlags) volume() (err error) {
 		return err
 	}
 	if d.growTo != "" {
-		size, err := door.ParseSize(d.growTo)
+		size, err := doors.ParseSize(d.growTo)
 		if err != nil {
 			return fmt.Errorf("--grow-to: %w", err)
 		}

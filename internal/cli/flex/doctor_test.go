@@ -6,8 +6,8 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // TestDiagnosisEndsWithTheVerdict: the last lines say where the driver works, and what keeps it from

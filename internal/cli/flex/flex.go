@@ -8,7 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/flex/install"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // driverFlags are the flags of several commands about drivers.
@@ -30,7 +30,7 @@ func (f *driverFlags) register(c *cobra.Command) {
 // optionsOf returns the options with the data directory of the control plane.
 func optionsOf(s *shell.Shell, f driverFlags) install.Options {
 	o := f.Options
-	o.DataDir, o.Named = s.Flags.DataDir, s.Flags.Named() || os.Getenv(program.DataDirVariable) != ""
+	o.DataDir, o.Named = s.Flags.DataDir, s.Flags.Named() || os.Getenv(options.DataDirVariable) != ""
 	if abs, err := filepath.Abs(o.DataDir); err == nil {
 		o.DataDir = abs
 	}

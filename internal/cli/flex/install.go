@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/install"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 func installCommand(s *shell.Shell) *cobra.Command {

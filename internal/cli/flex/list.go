@@ -10,8 +10,8 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/install"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 func listCommand(s *shell.Shell) *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/install"
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 )
 
 func initCommand(s *shell.Shell) *cobra.Command {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 func dockerCommand(s *shell.Shell) *cobra.Command {
@@ -25,8 +25,8 @@ until terminated. The node agent of this host mounts them. Without this command,
 The socket is that of systemd's volplane-docker.socket, if it has started the
 command.`,
 	}, doorFlags{
-		program.DockerSocket, "socket at which docker finds the plugin by the file's name",
-		program.DockerGrace, "how long a container counts as a user of a volume that nothing has mounted",
+		options.DockerSocket, "socket at which docker finds the plugin by the file's name",
+		options.DockerGrace, "how long a container counts as a user of a volume that nothing has mounted",
 	}, s.Programs.Docker)
 }
 
@@ -45,8 +45,8 @@ this command, 'volplaned up --storage-provider' and 'volplane node
 The socket is that of systemd's volplane-storage.socket, if it has started the
 command.`,
 	}, doorFlags{
-		program.StorageSocket, "socket at which systemd finds the provider by the file's name",
-		program.StorageGrace, "how long an acquired volume that is not used stays mounted",
+		options.StorageSocket, "socket at which systemd finds the provider by the file's name",
+		options.StorageGrace, "how long an acquired volume that is not used stays mounted",
 	}, s.Programs.StorageProvider)
 }
 
@@ -59,9 +59,9 @@ type doorFlags struct {
 
 // doorCommand completes the command that serves a door.
 func doorCommand(
-	s *shell.Shell, c *cobra.Command, flags doorFlags, serve func(ctx context.Context, o program.DoorOptions) error,
+	s *shell.Shell, c *cobra.Command, flags doorFlags, serve func(ctx context.Context, o options.DoorOptions) error,
 ) *cobra.Command {
-	var o program.DoorOptions
+	var o options.DoorOptions
 	c.Args = cobra.NoArgs
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, _, err := s.Client()
@@ -85,7 +85,7 @@ func doorCommand(
 }
 
 // doorOptions adds what the flags of all commands say: who serves the claims of which namespace.
-func doorOptions(s *shell.Shell, o program.DoorOptions) (program.DoorOptions, error) {
+func doorOptions(s *shell.Shell, o options.DoorOptions) (options.DoorOptions, error) {
 	client, ns, err := s.Client()
 	if err != nil {
 		return o, err

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	decide "volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/identity"
+	"volplane.dev/volplane/internal/process/identity"
 )
 
 // reminder is how long before the expiry of a node's identity a warning is logged.

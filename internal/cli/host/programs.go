@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -99,15 +99,15 @@ key, gets a certificate for it, and renews the certificate from then on.`,
 	f.StringVar(&n.drivers, "drivers-dir", "",
 		"directory of the files of CSI drivers to run (default <data-dir>/drivers.d)")
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
-	f.DurationVar(&n.statsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
+	f.DurationVar(&n.statsEvery, "volume-stats-agg-period", time.Minute, options.StatsUsage)
 	f.StringVar(&n.metrics, "metrics-address", "",
 		"address at which /metrics is served to everybody, such as 127.0.0.1:9810 (default none)")
 	f.StringVar(&n.docker, "docker", "", "serve the claims of --namespace to docker and podman, as the user of "+
-		"--kubeconfig, at this socket (--docker alone: "+program.DockerSocket+")")
-	f.Lookup("docker").NoOptDefVal = program.DockerSocket
+		"--kubeconfig, at this socket (--docker alone: "+options.DockerSocket+")")
+	f.Lookup("docker").NoOptDefVal = options.DockerSocket
 	f.StringVar(&n.storage, "storage-provider", "", "serve the claims of --namespace to systemd, as the user of "+
-		"--kubeconfig, at this socket (--storage-provider alone: "+program.StorageSocket+")")
-	f.Lookup("storage-provider").NoOptDefVal = program.StorageSocket
+		"--kubeconfig, at this socket (--storage-provider alone: "+options.StorageSocket+")")
+	f.Lookup("storage-provider").NoOptDefVal = options.StorageSocket
 	n.bridge.register(c)
 	_ = c.MarkFlagRequired("join")
 	c.AddCommand(renameCommand())
@@ -157,7 +157,7 @@ func node(ctx context.Context, s *shell.Shell, n nodeFlags) error {
 	keeper.Go(func() { keep(kept) })
 	defer keeper.Wait()
 	defer stop()
-	agent := program.NodeOptions{
+	agent := options.NodeOptions{
 		Name: n.name, RootDir: root, DriversDir: drivers, Keep: []string{s.Flags.DataDir, pool, n.bridge.root},
 		Config: config, StatsEvery: n.statsEvery, Log: log,
 	}
@@ -168,27 +168,27 @@ func node(ctx context.Context, s *shell.Shell, n nodeFlags) error {
 	if err := doors(s, n, &agent); err != nil {
 		return err
 	}
-	var driver *program.DriverOptions
+	var driver *options.DriverOptions
 	if n.driver {
-		driver = &program.DriverOptions{NodeID: n.name, RootDir: root, PoolDir: pool, Log: log}
+		driver = &options.DriverOptions{NodeID: n.name, RootDir: root, PoolDir: pool, Log: log}
 	}
 	return s.Programs.Node(ctx, agent, n.bridge.options(n.name, root, log), driver)
 }
 
 // doors adds those that the flags of a node request.
-func doors(s *shell.Shell, n nodeFlags, agent *program.NodeOptions) error {
+func doors(s *shell.Shell, n nodeFlags, agent *options.NodeOptions) error {
 	for _, d := range []struct {
 		flag, socket string
 		grace        time.Duration
-		to           **program.DoorOptions
+		to           **options.DoorOptions
 	}{
-		{"docker", n.docker, program.DockerGrace, &agent.Docker},
-		{"storage-provider", n.storage, program.StorageGrace, &agent.Storage},
+		{"docker", n.docker, options.DockerGrace, &agent.Docker},
+		{"storage-provider", n.storage, options.StorageGrace, &agent.Storage},
 	} {
 		if d.socket == "" {
 			continue
 		}
-		o, err := doorOptions(s, program.DoorOptions{Socket: d.socket, Node: n.name, Grace: d.grace, Log: agent.Log})
+		o, err := doorOptions(s, options.DoorOptions{Socket: d.socket, Node: n.name, Grace: d.grace, Log: agent.Log})
 		if err != nil {
 			return fmt.Errorf("--%s: %w", d.flag, err)
 		}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -45,7 +45,7 @@ func (f *Flags) Register(c *cobra.Command) {
 			"host, else ~/.kube/config)")
 	p.StringVar(&f.context, "context", "", "context of the kubeconfig to use")
 	p.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the request")
-	p.StringVar(&f.DataDir, "data-dir", program.DataDir(),
+	p.StringVar(&f.DataDir, "data-dir", options.DataDir(),
 		"data directory of the control plane on this host; set $VOLPLANE_DATA_DIR to change the default")
 	named := p.Lookup("data-dir")
 	f.Named = func() bool { return named.Changed }

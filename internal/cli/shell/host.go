@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/identity"
-	"volplane.dev/volplane/internal/noderoot"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/process/identity"
+	"volplane.dev/volplane/internal/process/noderoot"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // ReachAny has clients with a configuration connect to another control plane that this host knows if theirs does not
@@ -29,12 +29,12 @@ func (s *Shell) ReachAny(config *rest.Config) {
 
 // NodeOf returns the node to work on: the named one, else that of this host, else the only one.
 func (s *Shell) NodeOf(ctx context.Context, client kubernetes.Interface, name string) (string, error) {
-	return door.Node(ctx, client, name, s.ThisNode())
+	return doors.Node(ctx, client, name, s.ThisNode())
 }
 
 // ThisNode returns the name of the node whose agent has used this host's data directory, else the host's.
 func (s *Shell) ThisNode() string {
-	return cmp.Or(noderoot.NameOf(noderoot.Of(s.Flags.DataDir)), program.HostName())
+	return cmp.Or(noderoot.NameOf(noderoot.Of(s.Flags.DataDir)), options.HostName())
 }
 
 // standalone is the name of the program that contains the control plane.

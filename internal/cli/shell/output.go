@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/explain/chain"
-	"volplane.dev/volplane/internal/finding"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // page is an output that says how many columns its lines may have.

@@ -5,9 +5,9 @@ package shell
 import (
 	"context"
 
+	"volplane.dev/volplane/internal/gather/orphans"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/orphans"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -15,15 +15,15 @@ import (
 type Programs struct {
 	// Node runs a node agent, the FlexVolume bridge of its host and the bundled driver;
 	// bridge and driver may be nil.
-	Node func(ctx context.Context, o program.NodeOptions, bridge *BridgeOptions, driver *program.DriverOptions) error
+	Node func(ctx context.Context, o options.NodeOptions, bridge *BridgeOptions, driver *options.DriverOptions) error
 	// Docker serves claims to docker and podman.
-	Docker func(ctx context.Context, o program.DoorOptions) error
+	Docker func(ctx context.Context, o options.DoorOptions) error
 	// StorageProvider serves claims to systemd.
-	StorageProvider func(ctx context.Context, o program.DoorOptions) error
+	StorageProvider func(ctx context.Context, o options.DoorOptions) error
 	// LocalDriver runs the bundled driver.
-	LocalDriver func(ctx context.Context, o program.DriverOptions) error
+	LocalDriver func(ctx context.Context, o options.DriverOptions) error
 	// Controllers runs controllers for one driver in a cluster.
-	Controllers func(ctx context.Context, o program.ControllersOptions) error
+	Controllers func(ctx context.Context, o options.ControllersOptions) error
 	// DriverControllers are the names of these controllers.
 	DriverControllers []string
 	// Rights returns the rights that a process with these controllers needs; onNodes says that each node has one.
@@ -36,7 +36,7 @@ type Programs struct {
 	// Registrar registers a driver with a node agent.
 	Registrar func(ctx context.Context, o sidecar.RegistrarOptions) error
 	// SnapshotMetadata serves the changed blocks of a driver's snapshots.
-	SnapshotMetadata func(ctx context.Context, o program.SnapshotMetadataOptions) error
+	SnapshotMetadata func(ctx context.Context, o options.SnapshotMetadataOptions) error
 	// Liveness answers whether a driver lives.
 	Liveness func(ctx context.Context, o sidecar.LivenessOptions) error
 }

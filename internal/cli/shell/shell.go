@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -97,7 +97,7 @@ func (s *Shell) exitCode(err error) int {
 
 // Log returns the program's log and makes the libraries use it.
 func (s *Shell) Log() *slog.Logger {
-	return program.NewLog(s.Err, s.Flags.LogFormat, s.Flags.Verbosity, s.ending)
+	return options.NewLog(s.Err, s.Flags.LogFormat, s.Flags.Verbosity, s.ending)
 }
 
 // Quiet has libraries log only if -v enables it: they log errors that they also return.

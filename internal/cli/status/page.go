@@ -12,7 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/explain/chain"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 func pageCommand(s *shell.Shell) *cobra.Command {
@@ -40,18 +40,18 @@ func page(ctx context.Context, s *shell.Shell, linkOnly bool) error {
 	if err != nil {
 		return err
 	}
-	data, err := client.Discovery().RESTClient().Post().AbsPath(program.PagePath).Do(ctx).Raw()
+	data, err := client.Discovery().RESTClient().Post().AbsPath(options.PagePath).Do(ctx).Raw()
 	switch {
 	case apierrors.IsNotFound(err):
 		return errors.New("this API server has no page: it is not a volplane control plane, or one that was started with " +
 			"--page=''; 'volplane status' and 'volplane why -A' tell the same")
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w; the page shows all namespaces, and needs the right to post to the path %s", err,
-			program.PagePath)
+			options.PagePath)
 	case err != nil:
 		return err
 	}
-	var told program.Invitation
+	var told options.Invitation
 	if err := json.Unmarshal(data, &told); err != nil {
 		return fmt.Errorf("read the link: %w", err)
 	}

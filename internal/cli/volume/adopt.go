@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/internal/cli/objects"
 	"volplane.dev/volplane/internal/cli/shell"
 	decide "volplane.dev/volplane/internal/decide/orphans"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/orphans"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/gather/orphans"
 )
 
 type adoptFlags struct {
@@ -142,7 +142,7 @@ func wishOf(s *shell.Shell, a adoptFlags, args []string) (decide.Wish, error) {
 		return w, fmt.Errorf("--volume-mode %q: use Filesystem or Block", a.mode)
 	}
 	if a.size != "" {
-		q, err := door.ParseSize(a.size)
+		q, err := doors.ParseSize(a.size)
 		if err != nil {
 			return w, fmt.Errorf("--size: %w", err)
 		}

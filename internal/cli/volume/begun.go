@@ -22,7 +22,7 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/kube"
 )
 
@@ -60,7 +60,7 @@ func (b *begun) claimFor(ctx context.Context, ns, name string, m mountOptions) e
 	case err != nil:
 		return fmt.Errorf("get claim %s: %w", name, err)
 	}
-	return door.CheckClaim(has)
+	return doors.CheckClaim(has)
 }
 
 // directory makes the directory if the node is this host. Elsewhere, the agent says what it misses.
@@ -121,11 +121,11 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 		b.madePod = true
 	case readOnly(has) != readOnly(b.pod):
 		return b.takenBack(fmt.Errorf("mount claim %s: it is already mounted there, read-only %t (pod %s): undo that with "+
-			"'volplane umount' first", door.ClaimOf(has), readOnly(has), has.Name))
+			"'volplane umount' first", doors.ClaimOf(has), readOnly(has), has.Name))
 	}
 	limited, cancel := shell.WithTimeout(ctx, m.timeout)
 	defer cancel()
-	claim := door.ClaimOf(b.pod)
+	claim := doors.ClaimOf(b.pod)
 	why := func(ctx context.Context) string { return shell.Answer(ctx, b.client, b.pod.Namespace, b.pod.Name) }
 	err := shell.Progress(limited, b.Err, why, func(ctx context.Context) error { return b.await(ctx, m.node) })
 	switch {
@@ -143,10 +143,10 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 // await requests the mount and waits until it exists, and on this host until this process sees it, too.
 func (b *begun) await(ctx context.Context, asked string) error {
 	if !here(b.Shell, b.node, asked) {
-		return door.Mount(ctx, b.client, b.pod)
+		return doors.Mount(ctx, b.client, b.pod)
 	}
-	err := door.MountHere(ctx, b.client, b.pod, func() (bool, error) { return mountPoint(b.dir) == nil, nil })
-	if errors.Is(err, door.ErrUnseen) && b.node != b.ThisNode() {
+	err := doors.MountHere(ctx, b.client, b.pod, func() (bool, error) { return mountPoint(b.dir) == nil, nil })
+	if errors.Is(err, doors.ErrUnseen) && b.node != b.ThisNode() {
 		return fmt.Errorf("%w; if that node is another host, add --node %s", err, b.node)
 	}
 	return err
@@ -207,10 +207,10 @@ func (b *begun) withoutPod(ctx context.Context) string {
 		return ""
 	case err != nil:
 		return fmt.Sprintf("the Pod that requests the mount may stay (%v): %s", err, undo)
-	case pod.DeletionTimestamp == nil && (!b.madePod || door.Mounted(pod)):
+	case pod.DeletionTimestamp == nil && (!b.madePod || doors.Mounted(pod)):
 		return "the mount was requested before, and stays: " + undo
 	}
-	if err := door.Unmount(ctx, b.client, pod); err != nil {
+	if err := doors.Unmount(ctx, b.client, pod); err != nil {
 		return fmt.Sprintf("pod %s is being deleted, and its volume may still be mounted (%v)", pod.Name, err)
 	}
 	return ""

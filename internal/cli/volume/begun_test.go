@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // TestInterruptedCreate: a command that is interrupted while the server creates the claim knows about the claim.
@@ -65,7 +65,7 @@ func TestDirectories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			top := t.TempDir()
-			b := begun{Shell: testShell(t), node: program.HostName(), dir: filepath.Join(top, "a/b/c")}
+			b := begun{Shell: testShell(t), node: options.HostName(), dir: filepath.Join(top, "a/b/c")}
 			if err := os.MkdirAll(filepath.Join(top, c.there), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +100,7 @@ func TestNoDirectory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := begun{Shell: testShell(t), node: program.HostName(), dir: filepath.Join(file, "a/b")}
+	b := begun{Shell: testShell(t), node: options.HostName(), dir: filepath.Join(file, "a/b")}
 	if err := b.directory(""); err == nil || len(b.madeDirs) > 0 {
 		t.Errorf("%v, %v", b.madeDirs, err)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/cli/objects"
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -94,7 +94,7 @@ func ensureClaim(
 	if err != nil {
 		return nil, false, fmt.Errorf("create claim %s: %w", name, err)
 	}
-	if err := door.CheckClaim(found); err != nil {
+	if err := doors.CheckClaim(found); err != nil {
 		return nil, false, err
 	}
 	if err := w.misses(found); err != nil {
@@ -104,12 +104,12 @@ func ensureClaim(
 	return found, false, nil
 }
 
-// createClaim creates a claim, as door.Create does, so that the command knows what the server has created.
+// createClaim creates a claim, as doors.Create does, so that the command knows what the server has created.
 func createClaim(
 	ctx context.Context, claims corev1client.PersistentVolumeClaimInterface, want *corev1.PersistentVolumeClaim,
 ) (*corev1.PersistentVolumeClaim, error) {
-	made, err := door.Create(ctx, claims.Create, want)
-	if errors.Is(err, door.ErrUnanswered) {
+	made, err := doors.Create(ctx, claims.Create, want)
+	if errors.Is(err, doors.ErrUnanswered) {
 		err = fmt.Errorf("%w; 'volplane delete pvc %s' deletes it", err, want.Name)
 	}
 	return made, err
@@ -177,7 +177,7 @@ func (w wish) of(name string, from origin) (*corev1.PersistentVolumeClaim, error
 	}
 	if w.size != "" {
 		var err error
-		if size, err = door.ParseSize(w.size); err != nil {
+		if size, err = doors.ParseSize(w.size); err != nil {
 			return nil, fmt.Errorf("--size: %w", err)
 		}
 	}
@@ -225,7 +225,7 @@ func sizeOf(c *corev1.PersistentVolumeClaim) resource.Quantity {
 
 // accessMode returns the access mode of a short or a long name.
 func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
-	for short, mode := range door.AccessModes() {
+	for short, mode := range doors.AccessModes() {
 		if strings.EqualFold(word, short) || strings.EqualFold(word, string(mode)) {
 			return mode, nil
 		}
@@ -235,9 +235,9 @@ func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
 
 // misses returns an error if a claim does not meet the wish.
 func (w wish) misses(c *corev1.PersistentVolumeClaim) error {
-	all := door.Wish{Class: w.class, Block: w.block, Source: w.source()}
+	all := doors.Wish{Class: w.class, Block: w.block, Source: w.source()}
 	if w.size != "" {
-		size, err := door.ParseSize(w.size)
+		size, err := doors.ParseSize(w.size)
 		if err != nil {
 			return fmt.Errorf("--size: %w", err)
 		}

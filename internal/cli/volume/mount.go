@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/internal/cli/objects"
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/door/mount8"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/doors/mount8"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -99,7 +99,7 @@ func mountAt(ctx context.Context, s *shell.Shell, m mountOptions, claim, dir str
 	if err := b.directory(m.node); err != nil {
 		return b.takenBack(err)
 	}
-	b.pod = door.PodAtPath(ns, claim, dir, node, options)
+	b.pod = doors.PodAtPath(ns, claim, dir, node, options)
 	if err := b.mount(ctx, m); err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func umount(ctx context.Context, s *shell.Shell, m mountOptions, dir string) err
 	if own, err := s.NodeOf(ctx, client, node); err == nil {
 		node = own
 	}
-	pod, err := door.PodAt(ctx, client, ns, node, dir)
+	pod, err := doors.PodAt(ctx, client, ns, node, dir)
 	if err != nil {
 		return err
 	}
@@ -154,9 +154,9 @@ func unmount(
 	}
 	ctx, cancel := shell.WithTimeout(ctx, timeout)
 	defer cancel()
-	claim := door.ClaimOf(pod)
+	claim := doors.ClaimOf(pod)
 	why := func(ctx context.Context) string { return shell.Answer(ctx, client, pod.Namespace, pod.Name) }
-	err := shell.Progress(ctx, s.Err, why, func(ctx context.Context) error { return door.Unmount(ctx, client, pod) })
+	err := shell.Progress(ctx, s.Err, why, func(ctx context.Context) error { return doors.Unmount(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s is still mounted after %s: %s", dir, timeout, why(context.WithoutCancel(ctx)))
 	}

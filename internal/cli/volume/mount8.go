@@ -8,8 +8,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/door/mount8"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/doors/mount8"
+	"volplane.dev/volplane/internal/process/options"
 )
 
 // MountHost returns what a helper of mount(8) needs of this program. It finds its server as all commands do.
@@ -17,7 +17,7 @@ func MountHost(s shell.Streams, version string) mount8.Host {
 	klog.SetLogger(logr.Discard())
 	sh := shell.New(context.Background(), s, version, shell.Programs{})
 	sh.Reach = sh.ReachAny
-	sh.Flags.DataDir, sh.Flags.Named = program.DataDir(), func() bool { return false }
+	sh.Flags.DataDir, sh.Flags.Named = options.DataDir(), func() bool { return false }
 	return mount8.Host{
 		Err: s.Err, Node: sh.ThisNode(), Why: shell.Answer, Explain: sh.Explain, Mounts: mount8.OfHost(),
 		Client: func(kubeconfig string) (kubernetes.Interface, string, error) {

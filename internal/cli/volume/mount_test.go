@@ -15,8 +15,8 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/doors"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,14 +29,14 @@ func testShell(t *testing.T) *shell.Shell {
 // TestMountIsSeen: after a boot the API still says that a volume is mounted. On this host the command ends well only
 // when something is mounted at the directory; of another host it believes the API.
 func TestMountIsSeen(t *testing.T) {
-	host, bare := program.HostName(), t.TempDir()
+	host, bare := options.HostName(), t.TempDir()
 	for _, c := range []struct{ dir, node, asked, want string }{
 		{bare, host, "", "this process does not see it"},
 		{bare, host, host, "this process does not see it"},
 		{"/", host, "", "<nil>"},
 		{bare, "elsewhere", "elsewhere", "<nil>"},
 	} {
-		pod := door.PodAtPath("default", "data", c.dir, c.node, decide.BindOptions{})
+		pod := doors.PodAtPath("default", "data", c.dir, c.node, decide.BindOptions{})
 		pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}}
 		b := begun{Shell: testShell(t), client: fake.NewClientset(pod), node: c.node, dir: c.dir, pod: pod}
 		synctest.Test(t, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestClaimThatLeaves(t *testing.T) {
 
 // TestUmountAfterARestore: what waits for a person's consent is not begun, and the Pod stays.
 func TestUmountAfterARestore(t *testing.T) {
-	pod := door.PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{})
+	pod := doors.PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{})
 	client := fake.NewClientset(pod, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
 	})
@@ -85,18 +85,18 @@ func TestUmountAfterARestore(t *testing.T) {
 
 // TestUmountOfAnAutomount: what mount.volplane has mounted itself is not left behind by the end of the Pod.
 func TestUmountOfAnAutomount(t *testing.T) {
-	host, bare := program.HostName(), t.TempDir()
+	host, bare := options.HostName(), t.TempDir()
 	for _, c := range []struct {
 		dir, at, node string
 		refused       bool
 	}{
-		{"/", door.Stage("/"), host, true},
-		{door.Stage("/"), door.Stage("/"), host, true},
-		{"/", door.Stage("/"), "elsewhere", false},
-		{bare, door.Stage(bare), host, false},
+		{"/", doors.Stage("/"), host, true},
+		{doors.Stage("/"), doors.Stage("/"), host, true},
+		{"/", doors.Stage("/"), "elsewhere", false},
+		{bare, doors.Stage(bare), host, false},
 		{"/", "/", host, false},
 	} {
-		pod := door.PodAtPath("default", "data", c.at, c.node, decide.BindOptions{})
+		pod := doors.PodAtPath("default", "data", c.at, c.node, decide.BindOptions{})
 		if c.at != c.dir || c.refused {
 			pod.Annotations[volume.AnnMountFor] = "/"
 		}

@@ -15,8 +15,8 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	decide "volplane.dev/volplane/internal/decide/orphans"
+	"volplane.dev/volplane/internal/gather/orphans"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/orphans"
 )
 
 // driverFlags are the flags that select the drivers to query.

@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/resize"
-	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -38,7 +38,7 @@ grows when it is mounted next.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: objects.CompleteClaim(s),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			size, err := door.ParseSize(args[1])
+			size, err := doors.ParseSize(args[1])
 			if err != nil {
 				return err
 			}
@@ -78,7 +78,7 @@ func resize(ctx context.Context, s *shell.Shell, name string, size resource.Quan
 		return fmt.Errorf("encode size: %w", err)
 	}
 	if _, err := claims.Patch(ctx, name, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: door.FieldManager}); err != nil {
+		metav1.PatchOptions{FieldManager: doors.FieldManager}); err != nil {
 		return fmt.Errorf("resize claim %s: %w", name, err)
 	}
 	ctx, cancel := shell.WithTimeout(ctx, timeout)

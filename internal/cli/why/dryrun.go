@@ -23,7 +23,7 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/dryrun"
 	"volplane.dev/volplane/internal/explain/since"
@@ -175,7 +175,7 @@ func (r *simulation) created(ctx context.Context, m *meta.RESTMapping, doc *unst
 	}
 	plain := doc.DeepCopy()
 	unstructured.RemoveNestedField(plain.Object, "metadata", "uid")
-	o := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: door.FieldManager}
+	o := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: doors.FieldManager}
 	return r.objects.At(m, ns).Create(ctx, plain, o)
 }
 

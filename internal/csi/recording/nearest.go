@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 )
 
 // maxShown is how many differences are shown, and how long each value may be.

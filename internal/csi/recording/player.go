@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/socket"
+	"volplane.dev/volplane/internal/process/socket"
 )
 
 // Player answers as the recorded driver has answered. It is safe for concurrent use.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"volplane.dev/volplane/internal/socket"
+	"volplane.dev/volplane/internal/process/socket"
 )
 
 // socketFile is a listening socket that recognizes its own file, so it does not mistake a socket that another process

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/socket"
+	"volplane.dev/volplane/internal/process/socket"
 )
 
 // Limits of the requests of commands.

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 

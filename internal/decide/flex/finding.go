@@ -3,7 +3,7 @@ package flex
 import (
 	"slices"
 
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // Hosts that call drivers.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // TestWorksIn: only what breaks a host keeps a driver from working there.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // question is a check of the form of calls. wrong returns what is wrong with a call, or "".

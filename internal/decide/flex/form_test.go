@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 const (

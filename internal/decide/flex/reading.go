@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // Call is a finished call of a driver.

@@ -1,6 +1,6 @@
 package flex
 
-import "volplane.dev/volplane/internal/redact"
+import "volplane.dev/volplane/internal/process/redact"
 
 const (
 	// maxShown is how many bytes of an invalid name are shown.

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -67,7 +67,7 @@ func (s *assignment) use(v *corev1.PersistentVolume) string {
 			more = 0
 		}
 		s.adds[csi.Driver] += more
-		s.hosted[csi.Driver] = note.Hosted(v)
+		s.hosted[csi.Driver] = driverstatus.Hosted(v)
 	}
 	return ""
 }
@@ -142,7 +142,7 @@ func (s *assignment) driverProblem(driver string) string {
 			}
 		}
 	}
-	if why := note.Lack(driver, s.node.Object); why != "" && s.hosted[driver] {
+	if why := driverstatus.Lack(driver, s.node.Object); why != "" && s.hosted[driver] {
 		return why
 	}
 	return "driver " + driver + " is not registered there"

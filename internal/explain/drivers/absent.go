@@ -9,25 +9,25 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Of returns the driver of a volume; false if it has none.
-func Of(v *corev1.PersistentVolume) (note.Driver, bool) {
+func Of(v *corev1.PersistentVolume) (driverstatus.Driver, bool) {
 	if v == nil || v.Spec.CSI == nil {
-		return note.Driver{}, false
+		return driverstatus.Driver{}, false
 	}
-	return note.Driver{CSI: v.Spec.CSI.Driver, Hosted: note.Hosted(v)}, true
+	return driverstatus.Driver{CSI: v.Spec.CSI.Driver, Hosted: driverstatus.Hosted(v)}, true
 }
 
 // OfPod returns the drivers that a Pod needs.
-func OfPod(view cluster.View, p *corev1.Pod) []note.Driver {
-	var out []note.Driver
+func OfPod(view cluster.View, p *corev1.Pod) []driverstatus.Driver {
+	var out []driverstatus.Driver
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.CSI != nil {
-			out = append(out, note.Driver{CSI: v.CSI.Driver, Hosted: note.HostedInline(v)})
+			out = append(out, driverstatus.Driver{CSI: v.CSI.Driver, Hosted: driverstatus.HostedInline(v)})
 		}
 	}
 	for _, name := range cluster.ClaimNames(p) {
@@ -45,27 +45,30 @@ func OfPod(view cluster.View, p *corev1.Pod) []note.Driver {
 // Absent returns why a driver has not registered on a node, if the notes of the node's host of
 // drivers say so. In a cluster that does not know such volumes, the driver may be noted although the
 // volume does not say that it is hosted.
-func Absent(view cluster.View, s note.Driver, node string) (volume.Because, bool) {
+func Absent(view cluster.View, s driverstatus.Driver, node string) (volume.Because, bool) {
 	n := cluster.Find(view.Nodes, node)
 	if n == nil || Registered(view, s.CSI, node) {
 		return volume.Because{}, false
 	}
-	noted := slices.ContainsFunc(view.Nodes.List(), func(n *corev1.Node) bool { _, ok := note.Of(n)[s.CSI]; return ok })
+	noted := slices.ContainsFunc(view.Nodes.List(), func(n *corev1.Node) bool {
+		_, ok := driverstatus.Of(n)[s.CSI]
+		return ok
+	})
 	if !s.Hosted && !noted {
 		return volume.Because{}, false
 	}
-	b := note.Absent(s.CSI, n)
+	b := driverstatus.Absent(s.CSI, n)
 	return b, b.Reason != ""
 }
 
 // Broken returns why a registered driver of a host cannot be used on a node, if that is why a call failed. The host may
 // keep a broken version registered, so that volumes can be unmounted.
-func Broken(view cluster.View, s note.Driver, node string, cause volume.Cause) (volume.Because, bool) {
+func Broken(view cluster.View, s driverstatus.Driver, node string, cause volume.Cause) (volume.Because, bool) {
 	n := cluster.Find(view.Nodes, node)
-	if n == nil || note.Of(n)[s.CSI] == "" || cause.Code != "Unavailable" {
+	if n == nil || driverstatus.Of(n)[s.CSI] == "" || cause.Code != "Unavailable" {
 		return volume.Because{}, false
 	}
-	return note.Absent(s.CSI, n), true
+	return driverstatus.Absent(s.CSI, n), true
 }
 
 // BrokenFor returns the result of Broken for the first broken driver of a Pod.
@@ -79,9 +82,9 @@ func BrokenFor(view cluster.View, p *corev1.Pod, cause volume.Cause) (volume.Bec
 }
 
 // IsLacking says whether a driver of a host is not on all nodes.
-func IsLacking(view cluster.View, s note.Driver) bool {
+func IsLacking(view cluster.View, s driverstatus.Driver) bool {
 	return slices.ContainsFunc(view.Nodes.List(), func(n *corev1.Node) bool {
-		return !Registered(view, s.CSI, n.Name) && note.Lack(s.CSI, n) != ""
+		return !Registered(view, s.CSI, n.Name) && driverstatus.Lack(s.CSI, n) != ""
 	})
 }
 
@@ -103,7 +106,7 @@ func ControlPlane(view cluster.View) *corev1.Node {
 
 // Uncalled returns why the controllers cannot call a driver where a control plane runs in one process: called says that
 // a live process holds the driver's leases. For a cluster it returns false: its sidecars may run without leases.
-func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bool) {
+func Uncalled(view cluster.View, s driverstatus.Driver, called bool) (volume.Because, bool) {
 	n := ControlPlane(view)
 	if n == nil || called {
 		return volume.Because{}, false
@@ -113,7 +116,7 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 	}
 	if Registered(view, s.CSI, n.Name) {
 		cause := "what has registered on node " + n.Name + " is its node process, and no process with its controller is known"
-		if wrong := note.Of(n)[s.CSI]; wrong != "" {
+		if wrong := driverstatus.Of(n)[s.CSI]; wrong != "" {
 			cause = "on node " + n.Name + " " + wrong
 		}
 		return volume.Say(volume.ReasonDriverMissing, volume.Administrator(n.Name),
@@ -174,7 +177,7 @@ func IsNodeLocal(view cluster.View, driver string) bool {
 
 // UncalledOn returns why the controllers of a node cannot call a node-local driver; false if the driver has registered
 // there.
-func UncalledOn(view cluster.View, s note.Driver, node string) (volume.Because, bool) {
+func UncalledOn(view cluster.View, s driverstatus.Driver, node string) (volume.Because, bool) {
 	if Registered(view, s.CSI, node) {
 		return volume.Because{}, false
 	}

@@ -12,8 +12,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/decide/nodelife"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/subject"
@@ -154,7 +154,7 @@ func (k fixing) migrations() []Remedy {
 
 // missingDriver returns ways for a driver that has not registered.
 func (k fixing) missingDriver(l chain.Link) []Remedy {
-	if install := note.Install(l.Because); len(install) > 0 {
+	if install := driverstatus.Install(l.Because); len(install) > 0 {
 		return []Remedy{{
 			command(install...), "run on node " + l.Because.Next.Name + ": puts the driver where the agent finds it",
 			"other volumes of the same driver there are served by the new version",

@@ -11,8 +11,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/foreign"
@@ -264,7 +264,7 @@ func absentObject(message string) bool {
 
 // sourceIn returns the driver of the volume that a message names, or else the only
 // one that the Pod has.
-func (f Facts) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
+func (f Facts) sourceIn(p *corev1.Pod, message string) (driverstatus.Driver, bool) {
 	name := foreign.VolumeIn(message)
 	if s, ok := drivers.Of(cluster.Find(f.View.Volumes, name)); ok {
 		return s, true
@@ -272,14 +272,14 @@ func (f Facts) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.Name == name {
 			if v.CSI == nil {
-				return note.Driver{}, false
+				return driverstatus.Driver{}, false
 			}
-			return note.Driver{CSI: v.CSI.Driver, Hosted: note.HostedInline(v)}, true
+			return driverstatus.Driver{CSI: v.CSI.Driver, Hosted: driverstatus.HostedInline(v)}, true
 		}
 	}
 	all := drivers.OfPod(f.View, p)
 	if len(all) != 1 {
-		return note.Driver{}, false
+		return driverstatus.Driver{}, false
 	}
 	return all[0], true
 }

@@ -11,7 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/state"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 

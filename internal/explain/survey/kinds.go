@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/why"
@@ -86,7 +86,7 @@ func Driver(w why.Walk, name string) (chain.Chain, bool) {
 			nodes = append(nodes, n.Name)
 		}
 	}
-	told := slices.ContainsFunc(w.Nodes, func(n *corev1.Node) bool { return note.Of(n)[name] != "" })
+	told := slices.ContainsFunc(w.Nodes, func(n *corev1.Node) bool { return driverstatus.Of(n)[name] != "" })
 	object := cluster.Find(w.View.Drivers, name)
 	if object == nil && len(nodes) == 0 && !told {
 		return chain.Chain{}, false
@@ -131,9 +131,9 @@ func absences(w why.Walk, name string, object *storagev1.CSIDriver) []chain.Link
 	var out []chain.Link
 	control := drivers.ControlPlane(w.View)
 	for _, n := range w.Nodes {
-		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !drivers.Registered(w.View, name, n.Name)
+		b, ok := driverstatus.Absent(name, n), driverstatus.Of(n)[name] != "" && !drivers.Registered(w.View, name, n.Name)
 		if n == control && !attach.SkipsAttach(object) {
-			b, ok = w.Uncalled(note.Driver{CSI: name}, "")
+			b, ok = w.Uncalled(driverstatus.Driver{CSI: name}, "")
 		}
 		if ok && b.Reason != "" {
 			out = append(out, chain.Broken("node/"+n.Name, b))

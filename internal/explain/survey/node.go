@@ -9,8 +9,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/decide/health"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/why"
@@ -115,16 +115,16 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 // unusable reports each driver that cannot be used on a node, whether or not an object
 // waits for it.
 func unusable(n *corev1.Node) []chain.Link {
-	noted := note.Of(n)
+	noted := driverstatus.Of(n)
 	var out []chain.Link
 	for _, csi := range slices.Sorted(maps.Keys(noted)) {
 		if noted[csi] == "" {
 			continue
 		}
-		if b := note.Absent(csi, n); b.Reason != "" {
+		if b := driverstatus.Absent(csi, n); b.Reason != "" {
 			subject := "csidriver/" + csi
 			if b.Reason != volume.ReasonRegistrationRefused {
-				subject = note.Driver{CSI: csi, Hosted: true}.Subject()
+				subject = driverstatus.Driver{CSI: csi, Hosted: true}.Subject()
 			}
 			out = append(out, chain.Broken(subject, b))
 		}

@@ -9,9 +9,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/decide/health"
 	"volplane.dev/volplane/internal/decide/nodelife"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/since"
 	"volplane.dev/volplane/internal/explain/state"
@@ -153,9 +153,9 @@ func (s *Summary) addNodes(w why.Walk) {
 				is.Drivers = append(is.Drivers, d.Name)
 			}
 		}
-		notes := note.Of(n)
+		notes := driverstatus.Of(n)
 		for _, driver := range slices.Sorted(maps.Keys(notes)) {
-			if b := note.Absent(driver, n); notes[driver] != "" && b.Reason != "" {
+			if b := driverstatus.Absent(driver, n); notes[driver] != "" && b.Reason != "" {
 				is.Unusable = append(is.Unusable, b.Message)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
-	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/force"
@@ -169,7 +169,7 @@ func (w Walk) Attached(a *storagev1.VolumeAttachment) chain.Link {
 
 // attachment explains an attachment, wanted or not.
 func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.Link {
-	s, node := note.Driver{CSI: a.Spec.Attacher}, a.Spec.NodeName
+	s, node := driverstatus.Driver{CSI: a.Spec.Attacher}, a.Spec.NodeName
 	if f.Volume != nil {
 		s = f.source()
 	}
@@ -191,7 +191,9 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 // cannot says why the driver of an attachment cannot be called, if more is known
 // than what the attachment says: it is not where the controllers run, or not on the
 // node, or it is a driver of a host that is broken.
-func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
+func (f facts) cannot(
+	s driverstatus.Driver, a *storagev1.VolumeAttachment, told volume.Condition,
+) (volume.Because, bool) {
 	served := a.Spec.NodeName
 	if f.Volume != nil {
 		served = f.servedOn()

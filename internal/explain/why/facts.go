@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	"volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
@@ -90,11 +90,11 @@ func (f facts) driverName() string {
 
 // source returns the driver of the volume, or of the class that is to have one
 // made.
-func (f facts) source() note.Driver {
+func (f facts) source() driverstatus.Driver {
 	if s, ok := drivers.Of(f.Volume); ok {
 		return s
 	}
-	return note.Driver{CSI: f.driverName()}
+	return driverstatus.Driver{CSI: f.driverName()}
 }
 
 // provides says whether volumes are created for a provisioner's name: by a driver that is
@@ -114,7 +114,7 @@ func (w Walk) provides(provisioner string) bool {
 
 // Uncalled returns why no controllers can call a driver for the volumes of a node, if it is node-local; otherwise the
 // node does not matter.
-func (w Walk) Uncalled(s note.Driver, node string) (volume.Because, bool) {
+func (w Walk) Uncalled(s driverstatus.Driver, node string) (volume.Because, bool) {
 	if !drivers.IsNodeLocal(w.View, s.CSI) {
 		return drivers.Uncalled(w.View, s, w.leases.Calls(s.CSI))
 	}
@@ -146,7 +146,7 @@ func (f facts) servedOn() string {
 // uncalled returns the condition of an operation that only a driver's controller service can do, if no process calls
 // it although the driver is registered on a node.
 func (f facts) uncalled(driver string) (volume.Condition, bool) {
-	b, ok := f.Uncalled(note.Driver{CSI: driver}, f.servedOn())
+	b, ok := f.Uncalled(driverstatus.Driver{CSI: driver}, f.servedOn())
 	return volume.Condition{Because: b, Stuck: true}, ok && drivers.Registered(f.View, driver, "")
 }
 

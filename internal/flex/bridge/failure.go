@@ -12,7 +12,7 @@ import (
 	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 

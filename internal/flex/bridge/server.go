@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/csi/registrar"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	flex "volplane.dev/volplane/internal/flex/driver"
-	"volplane.dev/volplane/internal/redact"
-	"volplane.dev/volplane/internal/socket"
+	"volplane.dev/volplane/internal/process/redact"
+	"volplane.dev/volplane/internal/process/socket"
 	"volplane.dev/volplane/internal/volume"
 )
 

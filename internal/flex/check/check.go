@@ -18,8 +18,8 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 const (

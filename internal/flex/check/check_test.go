@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // wrote writes a driver.

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // ofAllCalls checks what all calls have in common that hosts make.

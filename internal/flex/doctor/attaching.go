@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/scratch"
+	"volplane.dev/volplane/internal/workshop/finding"
+	"volplane.dev/volplane/internal/workshop/scratch"
 )
 
 // attachable makes the checks of a driver that attaches, including those of mount and unmount while

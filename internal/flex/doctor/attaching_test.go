@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // attaching is a driver with nothing to complain about whose devices are

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
-	"volplane.dev/volplane/internal/redact"
-	"volplane.dev/volplane/internal/scratch"
+	"volplane.dev/volplane/internal/process/redact"
+	"volplane.dev/volplane/internal/workshop/finding"
+	"volplane.dev/volplane/internal/workshop/scratch"
 )
 
 // Doctor examines one driver.

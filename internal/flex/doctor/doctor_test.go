@@ -14,9 +14,9 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // parts are the operations of a driver that a test replaces.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // row is what the documentation says about a check.

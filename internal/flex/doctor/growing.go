@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // growth is the expansion of one volume, which is mounted at dir.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // growing is a sound driver without attach whose small tmpfs can grow.

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // Limits of init's duration: hosts call it at their start and after every change.

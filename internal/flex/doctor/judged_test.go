@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // namesPersons: a problem says who acts next, and a failure which hosts it breaks.

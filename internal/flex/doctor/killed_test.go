@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // another is a doctor of another process, in the middle of a mount.

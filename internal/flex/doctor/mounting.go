@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/scratch"
+	"volplane.dev/volplane/internal/workshop/finding"
+	"volplane.dev/volplane/internal/workshop/scratch"
 )
 
 // Advice that several findings share.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // Report is the result of an examination.

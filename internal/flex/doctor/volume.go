@@ -8,7 +8,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/scratch"
+	"volplane.dev/volplane/internal/workshop/scratch"
 )
 
 // vol is a volume for one Pod, at the paths that drivers rely on.

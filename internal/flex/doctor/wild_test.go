@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // TestWild examines drivers that are written as those of other people are: what works in Kubernetes

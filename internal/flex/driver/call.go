@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 )
 
 // errOverdue says that a call was killed but its process has not ended.

@@ -10,9 +10,9 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // Errors that callers distinguish.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // world is a plugin directory and drivers to put into it.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 func (w *world) mount(parts ...string) string {

@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // Lint checks a plugin directory for files that make a host refuse a driver, start what is not a

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/skeleton"
+	"volplane.dev/volplane/internal/workshop/skeleton"
 )
 
 //go:embed skeleton

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // TestSkeleton: what is written works, by its own test, in each language and in both kinds.

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/decide/health"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 

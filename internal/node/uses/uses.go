@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -117,7 +117,7 @@ func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 		FSType:           ptr.Deref(v.CSI.FSType, ""),
 		VolumeAttributes: v.CSI.VolumeAttributes,
 	}
-	note.Inherit(pv, v)
+	driverstatus.Inherit(pv, v)
 	if s := v.CSI.NodePublishSecretRef; s != nil {
 		pv.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: pod.Namespace, Name: s.Name}
 	}

@@ -12,8 +12,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/driverstatus"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
@@ -348,10 +348,10 @@ func (g gatherer) attachRequired(driver string) bool {
 // driverAbsent returns the reason that the host of a driver notes on the Node for not running it.
 func (g gatherer) driverAbsent(f *facts) volume.Because {
 	n, ok := g.Node.Object()
-	if _, noted := note.Of(n)[f.Driver]; !ok || !noted && !note.Hosted(f.pv) {
+	if _, noted := driverstatus.Of(n)[f.Driver]; !ok || !noted && !driverstatus.Hosted(f.pv) {
 		return volume.Because{}
 	}
-	return note.Absent(f.Driver, n)
+	return driverstatus.Absent(f.Driver, n)
 }
 
 // refusedMode says why a driver does not support the volume's lifecycle mode; empty if it does.

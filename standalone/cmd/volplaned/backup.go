@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/standalone/backup"
 	"volplane.dev/volplane/standalone/external"
 	"volplane.dev/volplane/standalone/up"
@@ -43,7 +43,7 @@ all keys: keep it secret.`,
 			return printBackup(cmd.OutOrStdout(), output, file, m)
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", options.DataDir(), dataDirUsage)
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: json")
 	return c
 }
@@ -88,7 +88,7 @@ objects go there; there must be nothing below its --etcd-prefix.`,
 			return nil
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", options.DataDir(), dataDirUsage)
 	c.Flags().BoolVar(&accept, "accept", false,
 		"allow the restored control plane to unmount, detach and delete again")
 	storeFlags(c, &to)
@@ -126,7 +126,7 @@ Node agents of other hosts must be restarted after the control plane.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", options.DataDir(), dataDirUsage)
 	c.Flags().StringVar(&to, "to", "", "external or embedded")
 	storeFlags(c, &store)
 	return c
@@ -170,7 +170,7 @@ func checkCommand() *cobra.Command {
 			return printExamined(cmd.OutOrStdout(), output, dir, examined{m, store})
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", options.DataDir(), dataDirUsage)
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: json")
 	return c
 }

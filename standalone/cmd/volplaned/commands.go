@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-base/cli/flag"
 
-	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/revision"
+	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/process/revision"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/standalone/up"
 )
@@ -55,13 +55,13 @@ func upCommand() *cobra.Command {
 				return err
 			}
 			ending := func() bool { return cmd.Context().Err() != nil }
-			o.Log = program.NewLog(cmd.ErrOrStderr(), format, verbosity, ending)
+			o.Log = options.NewLog(cmd.ErrOrStderr(), format, verbosity, ending)
 			slog.SetDefault(o.Log)
 			return up.Run(cmd.Context(), o)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.DataDir, "data-dir", program.DataDir(),
+	f.StringVar(&o.DataDir, "data-dir", options.DataDir(),
 		"directory for all persistent data; set $VOLPLANE_DATA_DIR to change the default")
 	f.StringVar(&o.RootDir, "root-dir", "",
 		"directory for the node agent's sockets, journal and mounts, such as /var/lib/kubelet for drivers that know no "+
@@ -84,18 +84,18 @@ func upCommand() *cobra.Command {
 	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false,
 		"delete the Secrets whose key is lost; use it for one start only")
 	f.StringVar(&o.Docker.Socket, "docker", "", "serve claims to docker and podman at this socket (--docker alone: "+
-		program.DockerSocket+"; default the socket of systemd's volplane-docker.socket, if there is one)")
-	f.Lookup("docker").NoOptDefVal = program.DockerSocket
+		options.DockerSocket+"; default the socket of systemd's volplane-docker.socket, if there is one)")
+	f.Lookup("docker").NoOptDefVal = options.DockerSocket
 	f.StringVar(&o.Docker.Namespace, "docker-namespace", "default", "namespace of the claims that docker's volumes are")
 	f.StringVar(&o.Page, "page", "127.0.0.1:0", "loopback address at which 'volplane page' lets a browser look, from the "+
 		"first time that it is asked for; port 0 chooses a free port, and an empty address turns the page off")
 	f.StringVar(&o.Storage.Socket, "storage-provider", "", "serve claims to systemd at this socket "+
-		"(--storage-provider alone: "+program.StorageSocket+"; default the socket of systemd's "+
+		"(--storage-provider alone: "+options.StorageSocket+"; default the socket of systemd's "+
 		"volplane-storage.socket, if there is one)")
-	f.Lookup("storage-provider").NoOptDefVal = program.StorageSocket
+	f.Lookup("storage-provider").NoOptDefVal = options.StorageSocket
 	f.StringVar(&o.Storage.Namespace, "storage-namespace", "default",
 		"namespace of the claims that the volumes of systemd's storage provider are")
-	f.DurationVar(&o.StatsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
+	f.DurationVar(&o.StatsEvery, "volume-stats-agg-period", time.Minute, options.StatsUsage)
 	storeFlags(c, &o.Store)
 	f.StringVar(&o.Join, "join", "", "output of 'volplane invite --control-plane NAME', by which this host becomes "+
 		"another control plane of the objects in --etcd-servers; it may stay when the host has joined")
@@ -143,7 +143,7 @@ revoke NAME' makes an invitation of either kind worthless.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", options.DataDir(), dataDirUsage)
 	c.Flags().StringVar(&server, "server", "",
 		"HOST or HOST:PORT by which the other host reaches this control plane (default the address used on this host)")
 	c.Flags().BoolVar(&plane, "control-plane", false, "invite another control plane of the same objects instead of a node")
@@ -190,6 +190,6 @@ certificate for etcd, and replace the authority (SECURITY.md).`,
 			return printRevoked(cmd, args[0], r)
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", options.DataDir(), dataDirUsage)
 	return c
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -37,7 +37,7 @@ func run(kubeconfig, socket string) error {
 			roles = append(roles, d.Name)
 		}
 	}
-	return app.Controllers(ctx, program.ControllersOptions{
+	return app.Controllers(ctx, options.ControllersOptions{
 		Config: config, Log: slog.New(slog.DiscardHandler),
 		ControllersOptions: sidecar.ControllersOptions{Roles: roles, Socket: socket, Namespace: "default"},
 	})

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/sidecar/manifest"
 	"volplane.dev/volplane/test/internal/plane"
 )
 

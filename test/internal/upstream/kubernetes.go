@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	settings "volplane.dev/volplane/internal/program"
+	settings "volplane.dev/volplane/internal/process/options"
 )
 
 // Mounting configures a driver whose volumes are tmpfs, because the node agent checks that a mount exists.

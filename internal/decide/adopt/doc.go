@@ -1,0 +1,2 @@
+// Package adopt decides what manifests for a driver keep from an existing installation in a cluster.
+package adopt

@@ -1,3 +1,0 @@
-// Package references decides who still uses a volume that a container engine mounts: the engine counts
-// its containers, forgets some, and the kernel knows better.
-package references

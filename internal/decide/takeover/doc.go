@@ -1,2 +1,0 @@
-// Package takeover decides what manifests for a driver keep from an existing installation in a cluster.
-package takeover
