@@ -9,10 +9,13 @@ import (
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestWhoSummarizes: what a control plane says is believed, and nothing else is read. If it does not tell the user,
@@ -67,5 +70,24 @@ func TestWhoSummarizes(t *testing.T) {
 				t.Errorf("%+v, read: %v, %v", got, read, err)
 			}
 		})
+	}
+}
+
+// TestNameWithASlash: a name that a user has chosen leads to no other object than one of that kind.
+func TestNameWithASlash(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("%s is read", r.URL.Path)
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"../../../../api/v1/secrets", "a/b", "..", "%2e%2e"} {
+		_, err := readFrom[snapshotv1.VolumeSnapshotContent](t.Context(), client, SnapshotsVersion,
+			volume.ResourceSnapshotContents, name)
+		if !apierrors.IsNotFound(err) {
+			t.Errorf("%s: %v, want that it is not found", name, err)
+		}
 	}
 }

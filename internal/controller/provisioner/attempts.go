@@ -92,7 +92,9 @@ func (a *attempts) refuse(claim types.UID, request string, now time.Time) {
 
 // left returns the pause until a request for a claim may be repeated.
 func (a *attempts) left(claim types.UID, request string, now time.Time) time.Duration {
-	return max(0, a.of(claim).until[request].Sub(now))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(0, a.all[claim].until[request].Sub(now))
 }
 
 // forgetRefusals has each request sent as if it were new.
