@@ -52,11 +52,11 @@ func annexes() []string {
 
 // rules returns the table, from words up to programs. All rules for a package hold.
 func rules() []rule {
-	return slices.Concat(coreRules(), annexRules(), programRules())
+	return slices.Concat(wordRules(), coreRules(), annexRules(), programRules())
 }
 
-// coreRules are about what each volume's life passes through.
-func coreRules() []rule {
+// wordRules are about words, what speaks to one side, decisions and explanations.
+func wordRules() []rule {
 	return []rule{
 		{
 			of: []string{
@@ -109,6 +109,12 @@ func coreRules() []rule {
 			never:   []string{"internal/explain/why", "internal/explain/survey"},
 			because: "what judges one thing does not import what joins the judgements",
 		},
+	}
+}
+
+// coreRules are about what acts on each volume.
+func coreRules() []rule {
+	return []rule{
 		{
 			of: []string{"internal/controller/"}, but: forTests(),
 			only: []string{

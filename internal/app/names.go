@@ -32,9 +32,11 @@ type driverRole struct {
 // driverRoles returns the controllers that can run for one driver, in start order.
 func driverRoles() []driverRole {
 	return []driverRole{
-		{provisioner.Declaration().Name, volume.ProvisionerLease}, {capacity.Declaration().Name, volume.ProvisionerLease},
+		{provisioner.Declaration().Name, volume.ProvisionerLease},
+		{capacity.Declaration().Name, volume.ProvisionerLease},
 		{attacher.Declaration().Name, volume.AttacherLease},
-		{resizer.Declaration().Name, volume.ResizerLease}, {modifier.Declaration().Name, volume.ResizerLease},
+		{resizer.Declaration().Name, volume.ResizerLease},
+		{modifier.Declaration().Name, volume.ResizerLease},
 		{snapshotter.Declaration().Name, volume.SnapshotterLease},
 		{health.Declaration().Name, volume.HealthLease},
 		{groupsnapshotter.Declaration().Name, volume.SnapshotterLease},

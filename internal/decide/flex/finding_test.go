@@ -21,8 +21,10 @@ func TestWorksIn(t *testing.T) {
 	}{
 		{"nothing found", nil, Works{true, true}, ""},
 		{
-			"passed, and a matter of form", []finding.Finding{in("a", finding.Pass), in("b", finding.Warn)},
-			Works{true, true}, "",
+			"passed, and a matter of form",
+			[]finding.Finding{in("a", finding.Pass), in("b", finding.Warn)},
+			Works{true, true},
+			"",
 		},
 		{"a secret is shown", []finding.Finding{in("secrets", finding.Fail)}, Works{true, true}, ""},
 		{"no data is kept", []finding.Finding{in("data", finding.Fail, Hosts()...)}, Works{false, false}, "data"},

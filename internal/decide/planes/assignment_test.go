@@ -17,7 +17,9 @@ func TestAssignment(t *testing.T) {
 		alone, among, two, three Assignment
 	}{
 		"node-local": {
-			volume.ControllersOnNodes, Assignment{Calls: true, Scope: plane}, Assignment{Calls: true, Scope: plane},
+			volume.ControllersOnNodes,
+			Assignment{Calls: true, Scope: plane},
+			Assignment{Calls: true, Scope: plane},
 			of("two"), of("three"),
 		},
 		"delegated":     {volume.Delegation([]string{"two"}), shared, shared, shared, none},
