@@ -56,15 +56,20 @@ func TestAttachAndDetach(t *testing.T) {
 	})
 	p.deletePod("next")
 	p.waitForDetached()
-	written := map[string]int{}
+	if roles := p.statusWriters(); len(roles) != 1 || roles["attacher"] == 0 {
+		t.Errorf("the status of an attachment was written by %v", roles)
+	}
+}
+
+// statusWriters counts by role who has written the status of an attachment.
+func (p *plane) statusWriters() map[string]int {
+	roles := map[string]int{}
 	for _, w := range p.writes.since(0) {
 		if strings.Contains(w.path, "/volumeattachments/") && strings.HasSuffix(w.path, "/status") {
-			written[w.role]++
+			roles[w.role]++
 		}
 	}
-	if len(written) != 1 || written["attacher"] == 0 {
-		t.Errorf("the status of an attachment was written by %v", written)
-	}
+	return roles
 }
 
 // attachment waits until there is one attachment with a property, and returns it.
