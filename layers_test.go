@@ -74,7 +74,7 @@ func isModule(path string) bool {
 }
 
 // TestWing keeps what is about FlexVolume drivers behind one door: other packages about volumes, nodes and Pods use
-// what is recorded about a driver on a Node (decide/note), and no such name.
+// what is recorded about a driver on a Node (decide/driverstatus), and no such name.
 func TestWing(t *testing.T) {
 	knows := []string{
 		"internal/flex", "internal/flex/", "internal/decide/flex", "internal/decide/driverstatus", "internal/decide/migrate",

@@ -28,7 +28,7 @@ const (
 	// annRetain on a claim has `docker volume rm` keep it; annHidden says that this has happened.
 	annRetain = "volplane.dev/docker-retain"
 	annHidden = "volplane.dev/docker-hidden"
-	// annReferences on a Pod are the containers that use the volume, see references.References.
+	// annReferences on a Pod are the containers that use the volume, see volumeusers.References.
 	annReferences = "volplane.dev/docker-references"
 	// annShown on a Pod are the mounts that were reported to engines, see package users.
 	annShown = "volplane.dev/docker-shown"
