@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-const repository = "../.."
+const repository = "../../.."
 
 // expressions returns the expressions of the rules, by the name of the alert, and of the dashboard, by the title of the
 // panel.
