@@ -158,17 +158,27 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var loops Loops
-	device, err := loops.Attach(files[0], false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found, err := loops.Find(files[1]); err != nil || found != "" {
-		t.Errorf("before it has one, the device of %s is %q, %v", files[1], found, err)
-	}
-	for _, args := range [][]string{{"-d", device}, {device, files[1]}} {
-		if out, err := exec.Command("losetup", args...).CombinedOutput(); err != nil {
-			t.Fatalf("losetup %v: %v: %s", args, err, out)
+	var loops *Loops
+	device := ""
+	for tries := 0; ; tries++ {
+		var err error
+		loops = new(Loops)
+		if device, err = loops.Attach(files[0], false); err != nil {
+			t.Fatal(err)
+		}
+		if found, err := loops.Find(files[1]); err != nil || found != "" {
+			t.Errorf("before it has one, the device of %s is %q, %v", files[1], found, err)
+		}
+		if out, err := exec.Command("losetup", "-d", device).CombinedOutput(); err != nil {
+			t.Fatalf("losetup -d %s: %v: %s", device, err, out)
+		}
+		out, err := exec.Command("losetup", device, files[1]).CombinedOutput()
+		if err == nil {
+			break
+		}
+		// Another test may have taken the device in between.
+		if tries == 10 {
+			t.Fatalf("losetup %s %s: %v: %s", device, files[1], err, out)
 		}
 	}
 	for _, c := range []struct{ file, device string }{{files[1], device}, {files[0], ""}} {
