@@ -158,9 +158,22 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var loops *Loops
-	device := ""
-	for tries := 0; ; tries++ {
+	loops, device := givenAway(t, files)
+	for _, c := range []struct{ file, device string }{{files[1], device}, {files[0], ""}} {
+		if found, err := loops.Find(c.file); err != nil || found != c.device {
+			t.Errorf("the device of %s is %q, %v; want %q", c.file, found, err, c.device)
+		}
+	}
+	if err := loops.Detach(files[1]); err != nil {
+		t.Error(err)
+	}
+}
+
+// givenAway returns the device that the first file had, which losetup has given to the second one, and what still
+// remembers it.
+func givenAway(t *testing.T, files []string) (loops *Loops, device string) {
+	t.Helper()
+	for range 10 {
 		var err error
 		loops = new(Loops)
 		if device, err = loops.Attach(files[0], false); err != nil {
@@ -172,23 +185,13 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 		if out, err := exec.Command("losetup", "-d", device).CombinedOutput(); err != nil {
 			t.Fatalf("losetup -d %s: %v: %s", device, err, out)
 		}
-		out, err := exec.Command("losetup", device, files[1]).CombinedOutput()
-		if err == nil {
-			break
-		}
 		// Another test may have taken the device in between.
-		if tries == 10 {
-			t.Fatalf("losetup %s %s: %v: %s", device, files[1], err, out)
+		if exec.Command("losetup", device, files[1]).Run() == nil {
+			return loops, device
 		}
 	}
-	for _, c := range []struct{ file, device string }{{files[1], device}, {files[0], ""}} {
-		if found, err := loops.Find(c.file); err != nil || found != c.device {
-			t.Errorf("the device of %s is %q, %v; want %q", c.file, found, err, c.device)
-		}
-	}
-	if err := loops.Detach(files[1]); err != nil {
-		t.Error(err)
-	}
+	t.Fatalf("%s was taken by others ten times", device)
+	return nil, ""
 }
 
 // TestLoopNumberThatStays: with a kernel that keeps the number of a device when it gives it another file, a device
