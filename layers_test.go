@@ -178,9 +178,12 @@ func floors(packages []listed) string {
 	heights := map[string]int{}
 	var climb func(room string) int
 	climb = func(room string) int {
-		height, known := heights[room]
+		if height, known := heights[room]; known {
+			return height
+		}
+		height := 0
 		for _, b := range below[room] {
-			if to := roomOf(b); !known && to != room {
+			if to := roomOf(b); to != room {
 				height = max(height, 1+climb(to))
 			}
 		}

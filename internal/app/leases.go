@@ -74,7 +74,7 @@ func candidate(o options.ControllersOptions, driver string) (*lease.Candidate, e
 	return leases.Candidate(names, term, o.Log)
 }
 
-// refuseOthers returns an error if others call the driver, unless the process is told to start beside any.
+// refuseOthers returns an error if others call the driver, unless the process has an option to start beside them.
 func refuseOthers(ctx context.Context, o options.ControllersOptions, driver string) error {
 	if o.BesideOthers {
 		return nil

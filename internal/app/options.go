@@ -43,8 +43,8 @@ type ControlPlaneOptions struct {
 	Flex bool
 	// Metrics counts what the controllers do, or is nil.
 	Metrics *observe.Registry
-	// World is filled with what the process knows of the cluster, and Metrics tells of it what waits, and why; nil means
-	// that this is not told.
+	// World, unless it is nil, is filled with what the process knows of the cluster, and Metrics shows what waits in it,
+	// and why.
 	World *world.World
 	// Plane is what the controllers share with other parts of the process; nil if they are alone.
 	Plane *Plane

@@ -10,13 +10,13 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -119,11 +119,10 @@ func listFrom[T any](ctx context.Context, r *Facts, into *[]*T, version string, 
 	return err
 }
 
-// readFrom reads an object or a list of an API, which is GROUP/VERSION. Users choose names: one with a slash must not
-// lead to another object, and no object has it.
+// readFrom reads an object or a list of an API, which is GROUP/VERSION.
 func readFrom[T any](ctx context.Context, client kubernetes.Interface, version string, path ...string) (*T, error) {
 	api := client.CoreV1().RESTClient()
-	isNoName := func(segment string) bool { return len(content.IsPathSegmentName(segment)) > 0 }
+	isNoName := func(segment string) bool { return !kube.IsObjectName(segment) }
 	// client-go's fakes have no custom resources.
 	if api == (*rest.RESTClient)(nil) || slices.ContainsFunc(path, isNoName) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: path[0]}, "")

@@ -126,9 +126,13 @@ func (c customClient[T, L]) Delete(ctx context.Context, name string, opts metav1
 	return r.Body(body).Do(ctx).Error()
 }
 
-// Get reads an object. A name may come from a user: one with a slash must not lead to another object.
+// IsObjectName says whether an object can have this name. Users choose names: a request for one with a slash would lead
+// to another object.
+func IsObjectName(name string) bool { return name != "" && len(content.IsPathSegmentName(name)) == 0 }
+
+// Get reads an object.
 func (c customClient[T, L]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
-	if problems := content.IsPathSegmentName(name); len(problems) > 0 || name == "" {
+	if !IsObjectName(name) {
 		var none T
 		return none, apierrors.NewBadRequest(fmt.Sprintf("%.80q is no name of a %s", name, c.kind))
 	}

@@ -52,6 +52,6 @@ func (o SnapshotObjects) MetadataService(
 	ctx context.Context, driver string,
 ) (*cluster.SnapshotMetadataService, error) {
 	r := o.client.Discovery().RESTClient().Verb(http.MethodGet).AbsPath("apis", volume.GroupMetadata,
-		volume.MetadataVersion, volume.ResourceMetadataServices, driver)
+		volume.MetadataVersion).Resource(volume.ResourceMetadataServices).Name(driver)
 	return do(ctx, r, &cluster.SnapshotMetadataService{})
 }

@@ -28,7 +28,7 @@ type lease struct {
 	// first is the first lease of the candidate; nil if this is the first one, or does not depend on it.
 	first *lease
 	log   *slog.Logger
-	// waits tells the log while the lease is not acquired.
+	// waits logs why the lease is not acquired yet.
 	waits *lifecycle.Wait
 	// news receives a value when this process has to act: the lease can be acquired, or this process held it, and now the
 	// lease is gone or names another holder.
@@ -60,7 +60,7 @@ func (l *lease) see(now *coordinationv1.Lease) {
 	}
 }
 
-// holds records whether this process holds the lease. What was news before is none any more.
+// holds records whether this process holds the lease, and drops older news.
 func (l *lease) holds(held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 	"volplane.dev/volplane/internal/cli/objects"
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -133,20 +134,11 @@ func awaitSnapshot(
 func getSnapshot(
 	ctx context.Context, client kubernetes.Interface, ns, name string,
 ) (*snapshotv1.VolumeSnapshot, error) {
-	result := client.Discovery().RESTClient().Get().
-		AbsPath("/apis/"+gather.SnapshotsVersion, "namespaces", ns, volume.ResourceSnapshots, name).Do(ctx)
-	if err := result.Error(); err != nil {
+	one, err := kube.NewSnapshotObjects(client).Snapshot(ctx, ns, name)
+	if err != nil {
 		return nil, snapshotProblem(client, err)
 	}
-	body, err := result.Raw()
-	var one snapshotv1.VolumeSnapshot
-	if err == nil {
-		err = json.Unmarshal(body, &one)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read snapshot %s: %w", name, err)
-	}
-	return &one, nil
+	return one, nil
 }
 
 // claimName returns the name in an argument, which may say that it is a claim's.

@@ -276,7 +276,7 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 	return fmt.Errorf("%w %d", errStep, plan.Step)
 }
 
-// wait tells why nothing is done for a claim now, and has it looked at again if nothing will tell when that is over.
+// wait reports why nothing is done for a claim now, and requeues it if no event will end the wait.
 func (p *provisioner) wait(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
 	if claim != nil {
 		p.tell(claim, plan)

@@ -107,8 +107,8 @@ type Options struct {
 	Meter Meter
 }
 
-// Contest says how claims are taken for which the provisioners of several nodes compete: claims that bind at once, and
-// for which no node is selected.
+// Contest says how claims are taken for which the provisioners of several nodes compete: claims that bind immediately,
+// and for which no node is selected.
 type Contest struct {
 	// Off leaves such claims alone.
 	Off bool

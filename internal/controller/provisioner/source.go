@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -235,10 +235,9 @@ func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (pro
 	return provision.SnapshotOf(p.view, s, c), err
 }
 
-// getCustom reads an object of a custom resource of snapshots. Users choose names: one with a slash must not lead to
-// another object, and no object has it.
+// getCustom reads an object of a custom resource of snapshots.
 func (p *provisioner) getCustom(ctx context.Context, into any, namespace, resource, name string) error {
-	if name == "" || len(content.IsPathSegmentName(name)) > 0 {
+	if !kube.IsObjectName(name) {
 		return apierrors.NewNotFound(schema.GroupResource{Group: volume.GroupSnapshot, Resource: resource}, name)
 	}
 	return p.custom(ctx, p.aboutCustom(http.MethodGet, namespace, resource).Name(name), into)

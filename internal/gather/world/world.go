@@ -35,12 +35,12 @@ type World struct {
 	changed chan struct{}
 }
 
-// Ask has the world read by a client what no controller keeps in memory: the warnings, leases, intents and moves. It
-// must be called before the world is given to ControlPlane.
+// Ask sets the client that reads what no controller keeps in memory: warnings, leases, intents and moves. It must be
+// called before the world is given to ControlPlane.
 func (w *World) Ask(client kubernetes.Interface) { w.client = client }
 
-// Follow has the world know what the caches hold when fill is called, after they have been filled. It must be called
-// before they start.
+// Follow makes the contents of the caches known to the world once fill is called, which must happen after the caches
+// are filled. Follow must be called before they start.
 func (w *World) Follow(c *kube.Caches, o gather.Options) (fill func()) {
 	w.options = o
 	claims, volumes, classes, drivers := c.Claims(), c.Volumes(), c.Classes(), c.CSIDrivers()

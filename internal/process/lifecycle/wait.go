@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// firstNotice is after how long the log tells of a wait.
+	// firstNotice is how long a wait lasts before it is logged.
 	firstNotice = 5 * time.Second
 	// lastNotice is the longest interval of the notices of one wait.
 	lastNotice = 10 * time.Minute
 )
 
-// Wait tells a log of a wait at growing intervals, and of its end if it told of the wait.
+// Wait logs a wait at growing intervals, and its end if the wait was logged.
 type Wait struct {
 	log  *slog.Logger
 	what string
@@ -30,7 +30,7 @@ type Wait struct {
 // NewWait returns a Wait that has not begun.
 func NewWait(log *slog.Logger, what string) *Wait { return &Wait{log: log, what: what} }
 
-// For says why one waits. Later texts replace it.
+// For begins the wait, or replaces its reason.
 func (w *Wait) For(why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
