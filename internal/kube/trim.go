@@ -94,7 +94,7 @@ func (t *Trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
 	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountFor, volume.AnnMountOptions,
 		volume.AnnUnmountEnds, volume.AnnNextMounted, volume.AnnNextHealthy, volume.AnnCauseMounted, volume.AnnCauseHealthy,
-		volume.AnnPaths)
+		volume.AnnPaths, volume.AnnNextScheduled, volume.AnnCauseScheduled)
 	spec := p.Spec
 	p.Spec = corev1.PodSpec{
 		Volumes: driverVolumes(spec.Volumes), NodeName: t.shared.text(spec.NodeName),

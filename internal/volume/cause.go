@@ -9,6 +9,9 @@ import (
 type Cause struct {
 	// Code is the gRPC code of the driver's answer, if that is the cause; empty otherwise.
 	Code string `json:"code,omitempty"`
+	// Reason is the more precise reason, if the explanation has one of Kubernetes' own that says little, such as
+	// FailedScheduling.
+	Reason Reason `json:"reason,omitempty"`
 	// Gone says that no process serves the driver's socket.
 	Gone bool `json:"gone,omitempty"`
 	// Object is the object whose state is the cause, if it is not the one that the explanation is about, as KIND/NAME with

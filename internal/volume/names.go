@@ -212,12 +212,14 @@ const (
 	// AnnRetryWithin on an event that is not written for each failure is the longest pause between
 	// two tries, as a Go duration. The object has the time of the last one.
 	AnnRetryWithin = "volplane.dev/retry-within"
-	// AnnNextMounted and AnnNextHealthy on a Pod name who has to act next about the conditions
-	// VolumesMounted and VolumesHealthy: a condition has no field for it.
+	// AnnNextScheduled, AnnNextMounted, and AnnNextHealthy on a Pod name who has to act next about the conditions
+	// PodScheduled, VolumesMounted, and VolumesHealthy: a condition has no field for it.
+	AnnNextScheduled = "volplane.dev/next-scheduled"
 	AnnNextMounted = "volplane.dev/next-mounted"
 	AnnNextHealthy = "volplane.dev/next-healthy"
-	// AnnCauseMounted and AnnCauseHealthy on a Pod have the causes of these conditions, and AnnPaths has where its volumes
-	// are mounted, by their names in the Pod.
+	// AnnCauseScheduled, AnnCauseMounted, and AnnCauseHealthy on a Pod have the causes of these conditions, and AnnPaths
+	// has where its volumes are mounted, by their names in the Pod.
+	AnnCauseScheduled = "volplane.dev/cause-scheduled"
 	AnnCauseMounted = "volplane.dev/cause-mounted"
 	AnnCauseHealthy = "volplane.dev/cause-healthy"
 	AnnPaths        = "volplane.dev/paths"

@@ -133,7 +133,11 @@ func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because
 	if why.Reason == volume.ReasonWaitForBind {
 		reason = string(why.Reason)
 	}
-	patch := map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{{
+	notes := map[string]any{volume.AnnNextScheduled: why.Next.String(), volume.AnnCauseScheduled: nil}
+	if why.Cause != (volume.Cause{}) {
+		notes[volume.AnnCauseScheduled] = why.Cause.String()
+	}
+	patch := map[string]any{"metadata": map[string]any{"annotations": notes}, "status": map[string]any{"conditions": []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: why.Message,
 		LastTransitionTime: metav1.Now(),
 	}}}}

@@ -41,7 +41,8 @@ func Declaration() controller.Declaration {
 			kube.Read(volume.GroupSnapshot, volume.ResourceSnapshots, volume.ResourceSnapshotContents)),
 		Outputs: []kube.Access{
 			kube.Write("", "pods/binding", "create").Only("spec.nodeName"),
-			kube.Write("", "pods/status", "patch").Only(kube.Condition(corev1.PodScheduled)),
+			kube.Write("", "pods/status", "patch").Only(kube.Condition(corev1.PodScheduled),
+				kube.Annotation(volume.AnnNextScheduled), kube.Annotation(volume.AnnCauseScheduled)),
 			kube.Write("", "persistentvolumeclaims", "update").Shared("names a node", kube.Annotation(volume.AnnSelectedNode)),
 			kube.Write("", "persistentvolumes", "update").Shared(
 				"reserves a volume that no claim has, over the version that it has read: the second one decides again",

@@ -280,7 +280,7 @@ func TestRoom(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(c.size)}
 		why := Need{Claim: claim, Class: class("fast"), Driver: c.driver, Known: c.known}.Refuses(node)
-		fmt.Fprintf(&out, "# %s\n%q\n\n", c.argues, why)
+		fmt.Fprintf(&out, "# %s\n%s -> %s: %s\n\n", c.argues, why.Reason, why.Next, why.Message)
 	}
 	golden.Equal(t, "testdata/room.txt", out.String())
 }

@@ -8,13 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
-// These are the words of Refuses. Short is also what a cluster's scheduler says, and Untold what only volplane says.
-const (
-	Short  = "node(s) did not have enough free storage"
-	Untold = " has not told how much"
-)
+// short begins the messages of Refuses; Kubernetes' scheduler uses the same words.
+const short = "node(s) did not have enough free storage: "
 
 // Need is a claim that waits for a node, and what is known of the storage for it.
 type Need struct {
@@ -31,10 +30,10 @@ func Counts(d *storagev1.CSIDriver) bool {
 	return d != nil && d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
 }
 
-// Refuses returns why the claim's volume cannot be created for a node, or "".
-func (n Need) Refuses(node *corev1.Node) string {
+// Refuses returns why the claim's volume cannot be created for a node; without a reason it can.
+func (n Need) Refuses(node *corev1.Node) volume.Because {
 	if !Counts(n.Driver) {
-		return ""
+		return volume.Because{}
 	}
 	size := n.Claim.Spec.Resources.Requests.Storage()
 	var most *resource.Quantity
@@ -45,14 +44,19 @@ func (n Need) Refuses(node *corev1.Node) string {
 			continue
 		}
 		if most = q; q.Cmp(*size) >= 0 {
-			return ""
+			return volume.Because{}
 		}
 	}
 	if most == nil {
-		return Short + ": driver " + n.Class.Provisioner + Untold + " of class " + n.Class.Name + " there is"
+		b := volume.Say(volume.ReasonFailedPlacing, volume.Driver(n.Class.Provisioner), short+"driver "+
+			n.Class.Provisioner+" has not reported how much space class "+n.Class.Name+" has there")
+		b.Cause = volume.Cause{Reason: volume.ReasonCapacityUnknown, Object: "storageclass/" + n.Class.Name}
+		return b
 	}
-	return Short + ": claim " + n.Claim.Name + " asks for " + size.String() + ", class " + n.Class.Name +
-		" has volumes of up to " + rounded(most) + " there"
+	b := volume.Say(volume.ReasonFailedPlacing, volume.User(), short+"claim "+n.Claim.Name+" asks for "+
+		size.String()+", class "+n.Class.Name+" has volumes of up to "+rounded(most)+" there")
+	b.Cause.Reason = volume.ReasonNotEnoughStorage
+	return b
 }
 
 // Tenths returns how many tenths of the free space for a node the claim's volume takes, rounded down; 0 if the space is

@@ -28,7 +28,7 @@ type assignment struct {
 // assign gives each claim of the Pod a volume on a node: the one to which it is bound, a free one,
 // or one that will be created there. It returns the free volumes by claim, or why a claim cannot
 // have a volume there.
-func assign(f Facts, n Node) (map[string]*corev1.PersistentVolume, string) {
+func assign(f Facts, n Node) (map[string]*corev1.PersistentVolume, volume.Because) {
 	s := assignment{
 		f: f, node: n, volumes: map[string]*corev1.PersistentVolume{}, adds: map[string]int{}, hosted: map[string]bool{},
 	}
@@ -38,28 +38,28 @@ func assign(f Facts, n Node) (map[string]*corev1.PersistentVolume, string) {
 		return a.Object.Spec.Resources.Requests.Storage().Cmp(*b.Object.Spec.Resources.Requests.Storage())
 	})
 	for _, c := range claims {
-		var why string
+		var why volume.Because
 		if c.Volume != nil {
 			why = s.use(c.Volume)
 		} else {
 			why = s.find(c)
 		}
-		if why != "" {
+		if why.Reason != "" {
 			return nil, why
 		}
 	}
 	for _, driver := range slices.Sorted(maps.Keys(s.adds)) {
 		if why := s.driverProblem(driver); why != "" {
-			return nil, why
+			return nil, refusal(why)
 		}
 	}
-	return s.volumes, ""
+	return s.volumes, volume.Because{}
 }
 
 // use counts an existing volume, or returns why the node cannot use it.
-func (s *assignment) use(v *corev1.PersistentVolume) string {
+func (s *assignment) use(v *corev1.PersistentVolume) volume.Because {
 	if !reachable(v, s.node.Object) {
-		return "volume " + v.Name + " is not reachable there"
+		return refusal("volume " + v.Name + " is not reachable there")
 	}
 	if csi := v.Spec.CSI; csi != nil {
 		more := 1
@@ -69,7 +69,7 @@ func (s *assignment) use(v *corev1.PersistentVolume) string {
 		s.adds[csi.Driver] += more
 		s.hosted[csi.Driver] = driverstatus.Hosted(v)
 	}
-	return ""
+	return volume.Because{}
 }
 
 func reachable(v *corev1.PersistentVolume, n *corev1.Node) bool {
@@ -79,35 +79,35 @@ func reachable(v *corev1.PersistentVolume, n *corev1.Node) bool {
 // find gives an unbound claim a free volume or one that will be created, or returns why it cannot. For a claim with a
 // selected node, a volume may be in creation there, so the claim gets no other one. A selected node that no longer
 // exists is ignored.
-func (s *assignment) find(c Claim) string {
+func (s *assignment) find(c Claim) volume.Because {
 	selected := volume.SelectedNode(c.Object.Annotations)
 	if selected != s.node.Object.Name && s.exists(selected) {
-		return fmt.Sprintf("claim %s is promised to node %s", c.Name, selected)
+		return refusal(fmt.Sprintf("claim %s is promised to node %s", c.Name, selected))
 	}
 	if v := s.free(c); selected == "" && v != nil {
 		s.volumes[c.Name] = v
 		return s.use(v)
 	}
 	if c.Class.Provisioner == volume.NoProvisioner {
-		return "no volume of class " + c.Class.Name + " for claim " + c.Name + " is available there"
+		return refusal("no volume of class " + c.Class.Name + " for claim " + c.Name + " is available there")
 	}
 	allowed := topology.Flatten(c.Class.AllowedTopologies)
 	if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(t topology.Segment) bool {
 		return t.Matches(s.node.Object.Labels)
 	}) {
-		return "class " + c.Class.Name + " does not allow volumes there"
+		return refusal("class " + c.Class.Name + " does not allow volumes there")
 	}
 	if why := c.elsewhere(s.node.Object); why != "" {
-		return why
+		return refusal(why)
 	}
 	// The free space of the selected node may already exclude a volume in creation there.
 	if selected != s.node.Object.Name {
-		if why := needOf(c).Refuses(s.node.Object); why != "" {
+		if why := needOf(c).Refuses(s.node.Object); why.Reason != "" {
 			return why
 		}
 	}
 	s.adds[c.Class.Provisioner]++
-	return ""
+	return volume.Because{}
 }
 
 // free returns the best free volume for a claim on the node, or nil.

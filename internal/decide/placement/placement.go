@@ -253,16 +253,20 @@ func needOf(c Claim) capacity.Need {
 // choose returns the first possible node in an order. Without a possible node it returns the plan with the reason.
 func choose(f Facts, order func(a, b Node) int) (*Node, Plan) {
 	nodes := slices.SortedFunc(slices.Values(f.Nodes), order)
+	because := refusal("")
 	var refused []string
 	for i := range nodes {
-		why := ""
+		var why volume.Because
 		if f.Pod.Spec.NodeName == "" {
 			why = problem(f, nodes[i])
 		}
-		if why == "" {
+		if why.Reason == "" {
 			return &nodes[i], Plan{}
 		}
-		refused = append(refused, nodes[i].Object.Name+": "+why)
+		refused = append(refused, nodes[i].Object.Name+": "+why.Message)
+		if rank(why.Cause.Reason) > rank(because.Cause.Reason) {
+			because = why
+		}
 	}
 	slices.Sort(refused)
 	message := fmt.Sprintf("0/%d nodes are available", len(nodes))
@@ -272,7 +276,18 @@ func choose(f Facts, order func(a, b Node) int) (*Node, Plan) {
 	if len(refused) > 0 {
 		message += ": " + strings.Join(refused, "; ")
 	}
-	return nil, waits(volume.ReasonFailedPlacing, volume.User(), message)
+	because.Message = message
+	return nil, Plan{Because: because}
+}
+
+// rank orders the reasons why nodes are refused: the Pod's reason is the highest of its nodes.
+func rank(r volume.Reason) int {
+	return slices.Index([]volume.Reason{volume.ReasonNotEnoughStorage, volume.ReasonCapacityUnknown}, r)
+}
+
+// refusal is why a node is refused, if the Pod's user can change that.
+func refusal(message string) volume.Because {
+	return volume.Say(volume.ReasonFailedPlacing, volume.User(), message)
 }
 
 // selections returns the number of the Pod's claims for which a node was selected.
@@ -285,26 +300,26 @@ func selections(f Facts, n Node) (count int) {
 	return count
 }
 
-// problem returns why the Pod cannot run on a node, or "".
-func problem(f Facts, n Node) string {
+// problem returns why the Pod cannot run on a node; without a reason it can.
+func problem(f Facts, n Node) volume.Because {
 	labels := n.Object.Labels
 	switch {
 	case n.Object.DeletionTimestamp != nil, n.Object.Spec.Unschedulable:
-		return "it is unschedulable"
+		return refusal("it is unschedulable")
 	case !nodelife.Ready(n.Object):
-		return "it is not ready"
+		return refusal("it is not ready")
 	}
 	for k, v := range f.Pod.Spec.NodeSelector {
 		if labels[k] != v {
-			return fmt.Sprintf("the pod wants label %s=%s", k, v)
+			return refusal(fmt.Sprintf("the pod wants label %s=%s", k, v))
 		}
 	}
 	if a := f.Pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
 		!topology.Selects(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, n.Object) {
-		return "the pod's node affinity excludes it"
+		return refusal("the pod's node affinity excludes it")
 	}
 	if t := untolerated(f.Pod, n.Object); t != "" {
-		return "the pod does not tolerate taint " + t
+		return refusal("the pod does not tolerate taint " + t)
 	}
 	_, why := assign(f, n)
 	return why

@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"cmp"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -22,44 +23,44 @@ type Facts struct {
 
 // Unplaced returns why placement, or a cluster's scheduler, found no node for the Pod;
 // false when it only waits for its claims, or nothing is known.
-func Unplaced(p *corev1.Pod) (string, bool) {
+func Unplaced(p *corev1.Pod) (volume.Because, bool) {
 	c := cluster.PodCondition(p, corev1.PodScheduled)
 	if !cluster.IsFalse(c) || c.Reason == string(volume.ReasonWaitForBind) {
-		return "", false
+		return volume.Because{}, false
 	}
-	return cmp.Or(c.Message, c.Reason), true
+	b := volume.Because{
+		Reason: volume.ReasonFailedPlacing, Message: cmp.Or(c.Message, c.Reason),
+		Cause: volume.CauseOf(p.Annotations[volume.AnnCauseScheduled], ""),
+		Next:  cmp.Or(volume.ParseActor(p.Annotations[volume.AnnNextScheduled]), volume.User()),
+	}
+	if b.Cause.Reason == "" && strings.Contains(b.Message, wordsShort) {
+		b.Cause.Reason = volume.ReasonNotEnoughStorage
+	}
+	b.Reason = cmp.Or(b.Cause.Reason, b.Reason)
+	return b, true
 }
 
-// roomless explains a Pod for which no node had enough storage. If the capacity is
-// unknown, the driver may have reported why.
-func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link {
-	l := chain.New("pod/"+p.Name, chain.Problem, volume.ReasonNotEnoughStorage, message, volume.User())
-	if !unknown {
-		return l
+// reported adds what the driver has reported about a class whose capacity is unknown.
+func (f Facts) reported(b volume.Because) volume.Because {
+	_, name, _ := strings.Cut(b.Object, "/")
+	class := cluster.Find(f.View.Classes, name)
+	if b.Reason != volume.ReasonCapacityUnknown || class == nil {
+		return b
 	}
-	l.Because.Reason = volume.ReasonCapacityUnknown
-	for _, name := range cluster.ClaimNames(p) {
-		claim, _, class := f.claim(p.Namespace + "/" + name)
-		if claim == nil || claim.Spec.VolumeName != "" || class == nil {
-			continue
-		}
-		l.Because.Next = volume.Driver(class.Provisioner)
-		if e := f.Warnings.About(class.UID, volume.ReasonCapacityUnknown); e != nil {
-			told := state.Told(e, l.Because.Next)
-			l.Because.Message, l.Because.Next = message+"; "+told.Message, told.Next
-		}
-		break
+	if e := f.Warnings.About(class.UID, b.Reason); e != nil {
+		told := state.Told(e, b.Next)
+		b.Message, b.Next = b.Message+"; "+told.Message, told.Next
 	}
-	return l
+	return b
 }
 
 // Homeless explains a Pod for which no node was found, and what to do if that is because
 // a host's driver is missing.
-func (f Facts) Homeless(p *corev1.Pod, message string) chain.Link {
-	if short, unknown := isShort(message); short {
-		return f.roomless(p, message, unknown)
+func (f Facts) Homeless(p *corev1.Pod, b volume.Because) chain.Link {
+	if b.Reason != volume.ReasonFailedPlacing {
+		return chain.Broken("pod/"+p.Name, f.reported(b))
 	}
-	next := volume.User()
+	message, next := b.Message, b.Next
 	for _, s := range drivers.OfPod(f.View, p) {
 		elsewhere := s.Elsewhere()
 		if elsewhere == "" || !drivers.IsLacking(f.View, s) {

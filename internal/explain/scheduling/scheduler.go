@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
@@ -18,18 +17,12 @@ import (
 
 // Words of Kubernetes' scheduler about volumes.
 const (
+	wordsShort    = "node(s) did not have enough free storage"
 	wordsUnbound  = "pod has unbound immediate PersistentVolumeClaims"
 	wordsLimit    = "exceed max volume count"
 	wordsAffinity = "PersistentVolume's node affinity"
 	wordsConflict = "volume node affinity conflict" // of older ones
 )
-
-// isShort says whether a message about a Pod, of placement or a scheduler, says that a node lacks space; unknown says
-// that the node's space is not known.
-func isShort(message string) (short, unknown bool) {
-	return strings.Contains(message, capacity.Short), strings.Contains(message, capacity.Short+": driver ") &&
-		strings.Contains(message, capacity.Untold)
-}
 
 // unschedulable explains a Pod for which a scheduler has found no node, and which part of
 // its message is about the Pod's volumes.

@@ -31,8 +31,8 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 			"the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), volume.Actor{})
 	}
 	if node == "" {
-		if m, bad := scheduling.Unplaced(p); bad {
-			return scheduling.Facts{View: w.View, Warnings: w.Warnings}.Homeless(p, m)
+		if b, bad := scheduling.Unplaced(p); bad {
+			return scheduling.Facts{View: w.View, Warnings: w.Warnings}.Homeless(p, b)
 		}
 		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet",
 			volume.Controller("placement"))

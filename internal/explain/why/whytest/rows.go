@@ -92,19 +92,19 @@ func lateRows() []Row {
 			s.Use(p)
 		}},
 		{"no node has room", "pvc/data", func(s *Scene) {
-			s.Short("0/1 nodes are available: n1: node(s) did not have enough free storage: claim data asks for 2Ti, class " +
-				"fast has volumes of up to 97.9Gi there")
+			s.Short(volume.ReasonNotEnoughStorage, volume.User(), "0/1 nodes are available: n1: node(s) did not have enough "+
+				"free storage: claim data asks for 2Ti, class fast has volumes of up to 97.9Gi there")
 		}},
 		{"no node has room, says a cluster's scheduler", "pvc/data", func(s *Scene) {
-			s.Short("0/3 nodes are available: 3 node(s) did not have enough free storage. not found")
+			s.Short("", volume.Actor{}, "0/3 nodes are available: 3 node(s) did not have enough free storage. not found")
 		}},
 		{"the driver has not told its capacity yet", "pvc/data", func(s *Scene) {
-			s.Short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told " +
-				"how much of class fast there is")
+			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) did "+
+				"not have enough free storage: driver d.example.com has not reported how much space class fast has there")
 		}},
 		{"the driver does not tell its capacity", "pvc/data", func(s *Scene) {
-			s.Short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told " +
-				"how much of class fast there is")
+			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) did "+
+				"not have enough free storage: driver d.example.com has not reported how much space class fast has there")
 			s.Warn("uid-fast", volume.ReasonCapacityUnknown,
 				"driver d.example.com does not tell the capacity of class fast in zone=a: Internal: disk on fire")
 		}},

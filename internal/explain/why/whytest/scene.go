@@ -286,11 +286,16 @@ func (s *Scene) Late() {
 }
 
 // Short makes a Pod wait that found no node, because no node had room.
-func (s *Scene) Short(message string) {
+func (s *Scene) Short(reason volume.Reason, next volume.Actor, message string) {
+	b := volume.Say("", next, message)
+	b.Cause = volume.Cause{Reason: reason, Object: "storageclass/" + s.Class.Name}
 	s.Late()
 	p := Pod("web", "")
 	p.Status.Conditions = []corev1.PodCondition{
-		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: b.Message},
+	}
+	p.Annotations = map[string]string{
+		volume.AnnNextScheduled: b.Next.String(), volume.AnnCauseScheduled: b.Cause.String(),
 	}
 	s.Use(p)
 }
