@@ -148,7 +148,7 @@ screenshots: ## take the pictures of docs/page.md with Chromium
 	cd test && SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestDarkAndLight ./page
 
 .PHONY: generate
-generate: ## make generated files anew
+generate: ## write the generated files
 	for m in $(MODULES); do (cd $$m && go generate ./...); done
 
 .PHONY: chart
@@ -203,5 +203,5 @@ bin/gotestsum: test/go.mod
 $(LINTER): from := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 $(VULNCHECK): from := golang.org/x/vuln/cmd/govulncheck@$(VULNCHECK_VERSION)
 $(LINTER) $(VULNCHECK):
-	GOBIN=$(CURDIR)/$@.new GOFLAGS= go install $(from)
+	GOBIN=$(CURDIR)/$@.new GOFLAGS= GOGC=400 go install $(from)
 	mv $@.new/* $@ && rmdir $@.new

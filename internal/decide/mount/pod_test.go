@@ -66,9 +66,9 @@ func TestReasons(t *testing.T) {
 	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
 }
 
-// TestNextAfterFailure: who has to act follows from the cause of a failure; if it
+// TestWhoActsAfterFailure: who has to act follows from the cause of a failure; if it
 // does not, it is who tries again.
-func TestNextAfterFailure(t *testing.T) {
+func TestWhoActsAfterFailure(t *testing.T) {
 	for cause, want := range map[string]volume.Actor{
 		"NodePublishVolume by driver d: Internal: on fire":             volume.NodeAgent("n"),
 		"NodePublishVolume by driver d: NotFound: no such volume":      volume.User(),

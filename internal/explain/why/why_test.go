@@ -27,9 +27,9 @@ func TestExplanations(t *testing.T) {
 	}
 }
 
-// TestNextAfterEveryCode: who has to act after each code that a driver may answer,
+// TestWhoActsAfterEveryCode: who has to act after each code that a driver may answer,
 // at each call that a user waits for.
-func TestNextAfterEveryCode(t *testing.T) {
+func TestWhoActsAfterEveryCode(t *testing.T) {
 	var b strings.Builder
 	for _, c := range []row{
 		{"ControllerPublishVolume", "volumeattachment/a1", func(s *scene) {
