@@ -215,14 +215,14 @@ const (
 	// AnnNextScheduled, AnnNextMounted, and AnnNextHealthy on a Pod name who has to act next about the conditions
 	// PodScheduled, VolumesMounted, and VolumesHealthy: a condition has no field for it.
 	AnnNextScheduled = "volplane.dev/next-scheduled"
-	AnnNextMounted = "volplane.dev/next-mounted"
-	AnnNextHealthy = "volplane.dev/next-healthy"
+	AnnNextMounted   = "volplane.dev/next-mounted"
+	AnnNextHealthy   = "volplane.dev/next-healthy"
 	// AnnCauseScheduled, AnnCauseMounted, and AnnCauseHealthy on a Pod have the causes of these conditions, and AnnPaths
 	// has where its volumes are mounted, by their names in the Pod.
 	AnnCauseScheduled = "volplane.dev/cause-scheduled"
-	AnnCauseMounted = "volplane.dev/cause-mounted"
-	AnnCauseHealthy = "volplane.dev/cause-healthy"
-	AnnPaths        = "volplane.dev/paths"
+	AnnCauseMounted   = "volplane.dev/cause-mounted"
+	AnnCauseHealthy   = "volplane.dev/cause-healthy"
+	AnnPaths          = "volplane.dev/paths"
 	// AnnClaims on the event of a Pod that was deleted because of its node names the claims that it
 	// used, separated by commas.
 	AnnClaims = "volplane.dev/claims"

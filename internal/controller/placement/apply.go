@@ -137,10 +137,14 @@ func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because
 	if why.Cause != (volume.Cause{}) {
 		notes[volume.AnnCauseScheduled] = why.Cause.String()
 	}
-	patch := map[string]any{"metadata": map[string]any{"annotations": notes}, "status": map[string]any{"conditions": []corev1.PodCondition{{
+	condition := corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: why.Message,
 		LastTransitionTime: metav1.Now(),
-	}}}}
+	}
+	patch := map[string]any{
+		"metadata": map[string]any{"annotations": notes},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{condition}},
+	}
 	if _, err := p.pods.Patch(ctx, pod, types.StrategicMergePatchType, patch, "status"); err != nil {
 		return kube.IgnoreNotFound(err)
 	}

@@ -85,19 +85,19 @@ func (f Facts) only() string {
 	return f.View.Nodes.List()[0].Name
 }
 
-// claim returns a claim by its key, with its volume and its class, as far as there are any.
-func (f Facts) claim(key string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, *storagev1.StorageClass) {
+// claim returns the volume and the class of a claim by its key; nil for what does not exist.
+func (f Facts) claim(key string) (*corev1.PersistentVolume, *storagev1.StorageClass) {
 	c := cluster.Find(f.View.Claims, key)
 	if c == nil {
-		return nil, nil, nil
+		return nil, nil
 	}
 	class, _ := bind.ClassOf(c)
-	return c, cluster.Find(f.View.Volumes, c.Spec.VolumeName), cluster.Find(f.View.Classes, class)
+	return cluster.Find(f.View.Volumes, c.Spec.VolumeName), cluster.Find(f.View.Classes, class)
 }
 
 // driverOf returns the driver of a claim's volume, or the one that is to make it; "" when that is not known.
 func (f Facts) driverOf(key string) string {
-	_, v, class := f.claim(key)
+	v, class := f.claim(key)
 	switch {
 	case v != nil && v.Spec.CSI != nil:
 		return v.Spec.CSI.Driver

@@ -96,7 +96,7 @@ func (f Facts) driversOf(p *corev1.Pod) []string {
 func (f Facts) reachable(p *corev1.Pod) []string {
 	var out []string
 	for _, name := range cluster.ClaimNames(p) {
-		_, v, _ := f.claim(p.Namespace + "/" + name)
+		v, _ := f.claim(p.Namespace + "/" + name)
 		if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 			continue
 		}
@@ -128,7 +128,7 @@ func (f Facts) WrongNode(p *corev1.Pod) (chain.Link, bool) {
 		return chain.Link{}, false
 	}
 	for _, name := range cluster.ClaimNames(p) {
-		_, v, _ := f.claim(p.Namespace + "/" + name)
+		v, _ := f.claim(p.Namespace + "/" + name)
 		if v == nil || v.Spec.NodeAffinity == nil || topology.Selects(v.Spec.NodeAffinity.Required, n) {
 			continue
 		}

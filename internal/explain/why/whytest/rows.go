@@ -99,12 +99,12 @@ func lateRows() []Row {
 			s.Short("", volume.Actor{}, "0/3 nodes are available: 3 node(s) did not have enough free storage. not found")
 		}},
 		{"the driver has not told its capacity yet", "pvc/data", func(s *Scene) {
-			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) did "+
-				"not have enough free storage: driver d.example.com has not reported how much space class fast has there")
+			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) "+
+				"did not have enough free storage: driver d.example.com has not reported how much space class fast has there")
 		}},
 		{"the driver does not tell its capacity", "pvc/data", func(s *Scene) {
-			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) did "+
-				"not have enough free storage: driver d.example.com has not reported how much space class fast has there")
+			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) "+
+				"did not have enough free storage: driver d.example.com has not reported how much space class fast has there")
 			s.Warn("uid-fast", volume.ReasonCapacityUnknown,
 				"driver d.example.com does not tell the capacity of class fast in zone=a: Internal: disk on fire")
 		}},
