@@ -190,7 +190,7 @@ func attach(f Facts) Plan {
 		// S3-010, S3-024.
 		return plan(Refuse, volume.ReasonTerminating, volume.Controller("provisioner"),
 			name+" is being deleted and is not attached any more")
-	case recordsOther(a, v):
+	case isOfOther(a, v):
 		// An attachment that still has to be detached keeps it, until it is gone.
 		return plan(Refuse, volume.ReasonNotMine, volume.Controller("attachdetach"),
 			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
@@ -220,10 +220,10 @@ func isRecorded(a *storagev1.VolumeAttachment) bool {
 	return err != nil || r != nil
 }
 
-// recordsOther says whether the driver may have been called for another volume than the object's.
-func recordsOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
+// isOfOther says whether an attachment is for another volume than the object's, by its record or by its name.
+func isOfOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	r, _ := RecordOf(a)
-	return r != nil && r.Handle != v.Spec.CSI.VolumeHandle
+	return r != nil && r.Handle != v.Spec.CSI.VolumeHandle || namesOther(a, v)
 }
 
 // size returns the number of bytes of a map of attributes.
@@ -242,7 +242,7 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 // recordByVolume returns the record that an attachment of another program would have; nil if the volume does not say.
 func recordByVolume(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) *Record {
 	r := Record{Handle: migratedHandle(a, v)}
-	if v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher {
+	if v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher && !namesOther(a, v) {
 		r = recordFrom(v)
 	}
 	if r.Handle == "" {
@@ -284,7 +284,10 @@ func detach(f Facts) Plan {
 		return plan(Release, volume.ReasonDetaching, volume.Actor{}, "attachment "+a.Name+" was never attached")
 	default:
 		state := " is gone"
-		if f.Volume != nil {
+		switch v := f.Volume; {
+		case v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher:
+			state = " was made again for another volume"
+		case v != nil:
 			state = " is not one of driver " + a.Spec.Attacher
 		}
 		return plan(Refuse, volume.ReasonFailedDetach, volume.User(),
