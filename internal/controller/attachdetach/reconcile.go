@@ -62,9 +62,12 @@ func (c *attachDetach) gather(node string) attach.NodeFacts {
 func (c *attachDetach) apply(
 	ctx context.Context, f attach.NodeFacts, p attach.NodePlan,
 ) (result controller.Result, err error) {
-	if outdated, err := c.isOutdated(ctx, f, p); outdated || err != nil {
-		c.enqueue(f.Name)
+	switch outdated, err := c.isOutdated(ctx, f, p); {
+	case err != nil:
 		return result, err
+	case outdated:
+		c.enqueue(f.Name)
+		return result, nil
 	}
 	c.remember(f, p)
 	node := f.Node
