@@ -283,15 +283,8 @@ func detach(f Facts) Plan {
 		// called (S1-053).
 		return plan(Release, volume.ReasonDetaching, volume.Actor{}, "attachment "+a.Name+" was never attached")
 	default:
-		state := " is gone"
-		switch v := f.Volume; {
-		case v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher:
-			state = " was made again for another volume"
-		case v != nil:
-			state = " is not one of driver " + a.Spec.Attacher
-		}
 		return plan(Refuse, volume.ReasonFailedDetach, volume.User(),
-			Name(a)+state+", and attachment "+a.Name+" does not say what to detach")
+			Name(a)+unsaid(f)+", and attachment "+a.Name+" does not say what to detach")
 	}
 	if p.NodeID == "" {
 		// To a driver no node means all nodes.
@@ -299,6 +292,18 @@ func detach(f Facts) Plan {
 			a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
 	}
 	return p
+}
+
+// unsaid says why the volume of an attachment does not tell what to detach.
+func unsaid(f Facts) string {
+	switch v, driver := f.Volume, f.Attachment.Spec.Attacher; {
+	case v == nil:
+		return " is gone"
+	case v.Spec.CSI != nil && v.Spec.CSI.Driver == driver:
+		return " was made again for another volume"
+	default:
+		return " is not one of driver " + driver
+	}
 }
 
 // Failed is the reason of a driver's call that failed.
