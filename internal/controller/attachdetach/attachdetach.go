@@ -36,6 +36,7 @@ func Declaration() controller.Declaration {
 		Outputs: []kube.Access{
 			kube.Write("storage.k8s.io", "volumeattachments", "create", "delete"),
 			kube.Write("", "persistentvolumes", "get"),
+			kube.Write("", "nodes", "get"),
 			kube.Write("", "nodes/status", "patch").Only("status.volumesAttached"),
 		},
 	}

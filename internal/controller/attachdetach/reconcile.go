@@ -2,6 +2,7 @@ package attachdetach
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,13 @@ func (c *attachDetach) gather(node string) attach.NodeFacts {
 func (c *attachDetach) apply(
 	ctx context.Context, f attach.NodeFacts, p attach.NodePlan,
 ) (result controller.Result, err error) {
+	switch outdated, err := c.isOutdated(ctx, f, p); {
+	case err != nil:
+		return result, err
+	case outdated:
+		c.enqueue(f.Name)
+		return result, nil
+	}
 	c.remember(f, p)
 	node := f.Node
 	if p.Publish {
@@ -82,6 +90,19 @@ func (c *attachDetach) apply(
 		}
 	}
 	return result, nil
+}
+
+// isOutdated says whether a node has changed since it was decided to detach volumes without waiting for it. The cache
+// may not show yet that it is back, or in service again, and what is detached then may be in use.
+func (c *attachDetach) isOutdated(ctx context.Context, f attach.NodeFacts, p attach.NodePlan) (bool, error) {
+	if !slices.ContainsFunc(p.Detach, func(d attach.Detachment) bool { return d.Force || f.Node == nil }) {
+		return false, nil
+	}
+	if exists, err := c.nodes.Look(ctx, "", f.Name); err != nil || !exists {
+		return false, err
+	}
+	now, known := c.view.Nodes.Get(f.Name)
+	return f.Node == nil || !known || now.ResourceVersion != f.Node.ResourceVersion, nil
 }
 
 // remember updates the memory: it ends waits and reservations that the plan does not need any more,

@@ -93,11 +93,11 @@ func (p *provisioner) applyVolume(
 	case provision.Delete:
 		return p.measuredDelete(v, func() error { return p.deleteVolume(ctx, v) })
 	case provision.LetGo:
-		p.Events.Warn(v, why)
 		live, err := p.free(ctx, v)
 		if live == nil {
 			return err
 		}
+		p.Events.Warn(v, why)
 		_, err = p.deleteObject(ctx, live)
 		return err
 	case provision.Keep:

@@ -263,6 +263,15 @@ func records() []attachmentCase {
 		{"the object was made again for another volume, and the driver may have attached the first", Facts{
 			Attachment: attachment("pv", "n1", held, recorded), Volume: anew, NodeID: "id1", Ours: true,
 		}},
+		{"the object was made again for another volume, as the attachment's name shows, before anything was attached", Facts{
+			Attachment: attachment("pv", "n1"), Volume: anew, NodeID: "id1", Ours: true,
+		}},
+		{"or after another attacher has attached the first: the other one is not detached in its place", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held, named), Volume: anew, NodeID: "id1", Ours: true,
+		}},
+		{"but a name of another form proves nothing", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held, named, renamed), Volume: anew, NodeID: "id1", Ours: true,
+		}},
 		{"somebody has taken the finalizer of what is attached", Facts{
 			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true,
 		}},

@@ -190,7 +190,7 @@ func attach(f Facts) Plan {
 		// S3-010, S3-024.
 		return plan(Refuse, volume.ReasonTerminating, volume.Controller("provisioner"),
 			name+" is being deleted and is not attached any more")
-	case recordsOther(a, v):
+	case isOfOther(a, v):
 		// An attachment that still has to be detached keeps it, until it is gone.
 		return plan(Refuse, volume.ReasonNotMine, volume.Controller("attachdetach"),
 			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
@@ -220,10 +220,10 @@ func isRecorded(a *storagev1.VolumeAttachment) bool {
 	return err != nil || r != nil
 }
 
-// recordsOther says whether the driver may have been called for another volume than the object's.
-func recordsOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
+// isOfOther says whether an attachment is for another volume than the object's, by its record or by its name.
+func isOfOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	r, _ := RecordOf(a)
-	return r != nil && r.Handle != v.Spec.CSI.VolumeHandle
+	return r != nil && r.Handle != v.Spec.CSI.VolumeHandle || namesOther(a, v)
 }
 
 // size returns the number of bytes of a map of attributes.
@@ -242,7 +242,7 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 // recordByVolume returns the record that an attachment of another program would have; nil if the volume does not say.
 func recordByVolume(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) *Record {
 	r := Record{Handle: migratedHandle(a, v)}
-	if v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher {
+	if v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher && !namesOther(a, v) {
 		r = recordFrom(v)
 	}
 	if r.Handle == "" {
@@ -283,12 +283,8 @@ func detach(f Facts) Plan {
 		// called (S1-053).
 		return plan(Release, volume.ReasonDetaching, volume.Actor{}, "attachment "+a.Name+" was never attached")
 	default:
-		state := " is gone"
-		if f.Volume != nil {
-			state = " is not one of driver " + a.Spec.Attacher
-		}
 		return plan(Refuse, volume.ReasonFailedDetach, volume.User(),
-			Name(a)+state+", and attachment "+a.Name+" does not say what to detach")
+			Name(a)+unsaid(f)+", and attachment "+a.Name+" does not say what to detach")
 	}
 	if p.NodeID == "" {
 		// To a driver no node means all nodes.
@@ -296,6 +292,18 @@ func detach(f Facts) Plan {
 			a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
 	}
 	return p
+}
+
+// unsaid says why the volume of an attachment does not tell what to detach.
+func unsaid(f Facts) string {
+	switch v, driver := f.Volume, f.Attachment.Spec.Attacher; {
+	case v == nil:
+		return " is gone"
+	case v.Spec.CSI != nil && v.Spec.CSI.Driver == driver:
+		return " was made again for another volume"
+	default:
+		return " is not one of driver " + driver
+	}
 }
 
 // Failed is the reason of a driver's call that failed.

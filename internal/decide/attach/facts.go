@@ -230,7 +230,7 @@ func elsewhere(view cluster.View, v *corev1.PersistentVolume, node string) []*st
 	var out []*storagev1.VolumeAttachment
 	for _, name := range names {
 		for _, a := range view.Attachments.By(cluster.AttachmentsByVolume, name) {
-			if a.Spec.NodeName != node {
+			if a.Spec.NodeName != node && !namesOther(a, v) {
 				out = append(out, a)
 			}
 		}

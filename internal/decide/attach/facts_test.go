@@ -86,6 +86,9 @@ func (s *place) brings(owned bool) {
 	}
 }
 
+// likePV gives an attachment the name of one of pv's volume, which several objects may name.
+func likePV(a *storagev1.VolumeAttachment) { a.Name = NameOf(driver, "h-pv", a.Spec.NodeName) }
+
 // usedOn has n2 say that it uses the volume, which its Pods want.
 func (s *place) usedOn(pods ...*corev1.Pod) {
 	uses("pv")(s.Nodes[1])
@@ -194,8 +197,12 @@ func heldCases() []placeCase {
 			twin := bound("twin", "other")
 			twin.Spec.CSI.VolumeHandle = "h-pv"
 			s.Volumes = append(s.Volumes, twin)
-			s.attach(attachment("twin", "n2"))
+			s.attach(attachment("twin", "n2", likePV))
 			s.Pods = append(s.Pods, user("theirs", "n2", "other"))
+		}},
+		{"an attachment of the volume that the object was before does not count", func(s *place) {
+			s.volume.Spec.CSI.VolumeHandle = "h-anew"
+			s.attach(attachment("pv", "n2"))
 		}},
 		{"the same, for a Pod of another namespace, which is named with it", func(s *place) {
 			twin := bound("twin", "other")
@@ -210,7 +217,7 @@ func heldCases() []placeCase {
 			twin := bound("twin", "other")
 			twin.Spec.CSI.VolumeHandle, twin.Spec.ClaimRef = "h-pv", nil
 			s.Volumes = append(s.Volumes, twin)
-			s.attach(attachment("twin", "n2"))
+			s.attach(attachment("twin", "n2", likePV))
 			uses("pv")(s.Nodes[1])
 		}},
 		{"that may be on several nodes", func(s *place) {

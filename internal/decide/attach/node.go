@@ -174,6 +174,8 @@ func (d *nodeDecision) keepOrDetach(a *storagev1.VolumeAttachment, unique string
 	switch {
 	case wanted && d.isOfEarlierMachine(a, wishes):
 		d.detachFromEarlier(a, unique)
+	case wanted && d.isOfGone(a, unique, wishes):
+		d.makeWay(a, unique, wishes[0])
 	case wanted && !d.Going[a.Name]:
 		d.keepWanted(a, unique, wishes)
 	case d.ours(a):
@@ -343,6 +345,24 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 	d.ready[unique] = d.ready[unique] || a.Status.Attached
 }
 
+// isOfGone says whether an attachment will never be attached, because the object that it names is gone or going, while
+// Pods want the same volume by other objects: its name, which depends on the handle only, must become free for them.
+func (d *nodeDecision) isOfGone(a *storagev1.VolumeAttachment, unique string, wishes []Wish) bool {
+	v := d.Volumes[sourceOf(a)]
+	needs := func(w Wish) bool { return w.Volume.Name == sourceOf(a) || isMounted(w.Pod) }
+	return (v == nil || v.DeletionTimestamp != nil) && !a.Status.Attached && !d.known[corev1.UniqueVolumeName(unique)] &&
+		d.Node != nil && d.ours(a) && !slices.ContainsFunc(wishes, needs)
+}
+
+// makeWay deletes an attachment for the one that a Pod needs. It does not wait when the node reports the volume in use:
+// no Pod has it, and volumesInUse also lists volumes that Pods are still waiting for.
+func (d *nodeDecision) makeWay(a *storagev1.VolumeAttachment, unique string, w Wish) {
+	d.More = true
+	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Say(
+		volume.ReasonDetaching, volume.Driver(a.Spec.Attacher), Name(a)+" was deleted before it was attached to node "+
+			d.Name+": its attachment makes way for that of volume "+w.Volume.Name+", which has the same handle")})
+}
+
 // ours says whether an attachment was created by this controller or Kubernetes' own. Attachments with other names are
 // deleted by their creators.
 func (d *nodeDecision) ours(a *storagev1.VolumeAttachment) bool {
@@ -358,7 +378,19 @@ func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	if driver, handle := About(a, v); handle != "" {
 		return a.Name == NameOf(driver, handle, a.Spec.NodeName)
 	}
-	return len(a.Name) == len(NameOf("", "", "")) && strings.HasPrefix(a.Name, "csi-")
+	return isDerived(a.Name) && !namesOther(a, v)
+}
+
+// isDerived says whether a name looks as if NameOf had returned it.
+func isDerived(name string) bool {
+	return len(name) == len(NameOf("", "", "")) && strings.HasPrefix(name, "csi-")
+}
+
+// namesOther says whether the name of an attachment proves that it is not for the volume of an object: the object may
+// have been created again for another volume. A name of another form proves nothing (S1-052).
+func namesOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
+	return a.Spec.Source.InlineVolumeSpec == nil && v != nil && v.Spec.CSI != nil && isDerived(a.Name) &&
+		a.Name != NameOf(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, a.Spec.NodeName)
 }
 
 // About returns the driver and the handle of an attachment's volume; "" if they are unknown. v is the
@@ -366,7 +398,7 @@ func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 // another volume, so the record is preferred if the attachment's name proves it.
 func About(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) (driver, handle string) {
 	v = SourceOf(a, v)
-	known := v != nil && v.Spec.CSI != nil
+	known := v != nil && v.Spec.CSI != nil && !namesOther(a, v)
 	r, _ := RecordOf(a)
 	switch {
 	case r != nil && (!known || a.Name == NameOf(a.Spec.Attacher, r.Handle, a.Spec.NodeName)):

@@ -22,12 +22,55 @@ type nodeCase struct {
 // disturbed is where somebody has changed things by hand.
 func disturbed() []nodeCase {
 	v, shared, anew := pv("pv"), pv("pv", corev1.ReadWriteMany), pv("pv")
-	anew.Spec.CSI.VolumeHandle = "h-anew"
+	twin, dying := pv("twin"), pv("pv")
+	anew.Spec.CSI.VolumeHandle, twin.Spec.CSI.VolumeHandle, dying.DeletionTimestamp = "h-anew", "h-pv", &metav1.Time{}
 	return []nodeCase{
 		{"a volume object that was made again for another volume does not hide what it was", NodeFacts{
 			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: anew, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached, held, recorded)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": anew},
+		}},
+		{"nor does it if another program's attacher has left no record: the name tells them apart", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: anew, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", attached, held, named)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": anew},
+		}},
+		{"an attachment that can never be attached makes way for that of another object of the handle", NodeFacts{
+			Node: node(uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", failing, held, recorded)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
+		}},
+		{"also when the first object is gone", NodeFacts{
+			Node: node(uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", held, recorded)),
+		}},
+		{"not while the first object is there", NodeFacts{
+			Node: node(uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", held, recorded)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": v},
+		}},
+		{"nor once it was attached, when a Pod may have it mounted", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", attached, held, recorded)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
+		}},
+		{"or as long as the node is told that it was", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", held, recorded)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
+		}},
+		{"or while a Pod wants it by the first object", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: dying, Pod: pod("old")}, {Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", held, recorded)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
+		}},
+		{"or while a Pod has it mounted, however that came about", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: twin, Pod: isMountedFor(pod("web"))}},
+			Attachments: attachments(attachment("pv", "n1", held, recorded)),
+		}},
+		{"or if others have made it", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", recorded, renamed)),
 		}},
 		{"a record that somebody has edited is not believed", NodeFacts{
 			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}},

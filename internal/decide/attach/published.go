@@ -170,8 +170,8 @@ func pairOf(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume, ids map[s
 	p := Pair{NodeID: cmp.Or(a.Annotations[volume.AnnNodeID], ids[a.Spec.NodeName])}
 	if r, _ := RecordOf(a); r != nil {
 		p.Handle = r.Handle
-	} else if v = SourceOf(a, v); v != nil && v.Spec.CSI != nil {
-		p.Handle = v.Spec.CSI.VolumeHandle
+	} else {
+		_, p.Handle = About(a, v)
 	}
 	return p
 }

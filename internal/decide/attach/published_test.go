@@ -22,6 +22,8 @@ type publishedCase struct {
 func publishedCases() []publishedCase {
 	dying := pv("pv")
 	dying.DeletionTimestamp = &dying.CreationTimestamp
+	anew := pv("pv")
+	anew.Spec.CSI.VolumeHandle = "h-anew"
 	here, there := Pair{"h-pv", "id1"}, Pair{"h-pv", "id9"}
 	done := attachment("pv", "n1", attached, held, recorded)
 	return []publishedCase{
@@ -79,6 +81,10 @@ func publishedCases() []publishedCase {
 			Published: pairs(Pair{"h-inline", "id1"}), Suspects: pairs(Pair{"h-inline", "id1"}),
 			Attachments: attachments(attachment("", "n1", inline)),
 			Volumes:     []*corev1.PersistentVolume{pv("inline"), pv("h-inline")},
+		}},
+		{"one whose object was made again for another volume says nothing about that", PublishedFacts{
+			Attachments: attachments(attachment("pv", "n1", attached)), Settled: settled(attachment("pv", "n1")),
+			Volumes: []*corev1.PersistentVolume{anew},
 		}},
 		{"one about what is no CSI volume is left alone", rested(attachment("", "n1", attached, inlinePath))},
 		{"several are detached in one order", PublishedFacts{

@@ -180,11 +180,12 @@ func nodeOfKubeletRows() []row {
 			s.Warn("uid-web", volume.ReasonFailedAttach, strings.Replace(failed, "Internal", "InvalidArgument", 1))
 		}},
 		{"another node is attached", "pod/web", func(s *scene) {
-			s.Attachment.Spec.NodeName = "n2"
+			s.Attachment.Name, s.Attachment.Spec.NodeName = whytest.Attachment("n2").Name, "n2"
 			s.Warn("uid-web", volume.ReasonFailedAttach, failed)
 		}},
 		{"another node has it", "pod/web", func(s *scene) {
-			s.Attachment.Spec.NodeName, s.N1.Status.VolumesAttached = "n2", nil
+			s.Attachment.Name, s.Attachment.Spec.NodeName = whytest.Attachment("n2").Name, "n2"
+			s.N1.Status.VolumesAttached = nil
 			s.Warn("uid-web", volume.ReasonFailedAttach,
 				`Multi-Attach error for volume "v1" Volume is already exclusively attached to one node `+
 					`and can't be attached to another`)

@@ -32,8 +32,8 @@ func (i *Incomplete) Error() string {
 // Unwrap returns the first cause.
 func (i *Incomplete) Unwrap() error { return i.First }
 
-// Apply sets the group of dir and of everything below it on the same filesystem, with read and
-// write permission for the group; new files in the directories inherit the group. Unless always is
+// Apply sets the group of dir and of everything below it on the same mount, with read and write
+// permission for the group; new files in the directories inherit the group. Unless always is
 // true, it does nothing if dir has the group and the permissions already. It may be repeated. Files that
 // cannot be changed are skipped, and the error is *Incomplete.
 func Apply(ctx context.Context, dir string, group int, always bool) error {
@@ -127,8 +127,8 @@ func (w *walk) entry(ctx context.Context, parent int, name string, depth int) er
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		fd, err := unix.Openat(parent, name, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
-		if err != nil {
+		fd, err := open(parent, name, unix.O_DIRECTORY)
+		if fd < 0 {
 			return err
 		}
 		return w.dir(ctx, fd, name, st, depth+1)
@@ -139,10 +139,23 @@ func (w *walk) entry(ctx context.Context, parent int, name string, depth int) er
 	}
 }
 
+// open opens a file of the walk to be read. It returns -1 without an error for what is mounted there: a bind mount may
+// be of the same filesystem, and belongs to others.
+func open(parent int, name string, flags uint64) (fd int, err error) {
+	fd, err = unix.Openat2(parent, name, &unix.OpenHow{
+		Flags:   flags | unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
+	})
+	if errors.Is(err, unix.EXDEV) {
+		return -1, nil
+	}
+	return fd, err
+}
+
 // file changes a file by its descriptor, wherever its name leads by then.
 func (w *walk) file(parent int, name string) error {
-	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
+	fd, err := open(parent, name, unix.O_NONBLOCK)
+	if fd < 0 {
 		return err
 	}
 	defer unix.Close(fd)
