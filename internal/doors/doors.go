@@ -46,7 +46,7 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 		case CheckNode(now, pod) != nil:
 			return false, CheckNode(now, pod)
 		case cluster.Finished(now) && now.UID == made:
-			return false, fmt.Errorf("pod %s has given up: %s", now.Name, now.Status.Message)
+			return false, fmt.Errorf("pod %s has failed: %s", now.Name, now.Status.Message)
 		case cluster.Finished(now):
 			// It has failed before and is not retried; its successor may succeed.
 			return false, Delete(ctx, client, now)
@@ -174,7 +174,7 @@ func ParseSize(text string) (resource.Quantity, error) {
 	size, err := resource.ParseQuantity(text)
 	switch {
 	case err != nil || size.Sign() <= 0:
-		return resource.Quantity{}, fmt.Errorf("%.80q is no size: use a number with Mi, Gi or Ti, such as 10Gi", text)
+		return resource.Quantity{}, fmt.Errorf("%.80q is not a size: use a number with Mi, Gi or Ti, such as 10Gi", text)
 	case size.CmpInt64(leastSize) < 0:
 		return resource.Quantity{}, fmt.Errorf("%.80q is less than 1Mi, which no volume has: use a number with Mi, Gi or "+
 			"Ti, such as 10Gi", text)

@@ -452,7 +452,7 @@ func TestAddWithoutAPI(t *testing.T) {
 	s := newStand(t)
 	s.hostDrivers.client, s.absent = nil, errors.New("no API server answers")
 	err := s.add(t.Context(), own("/bin/a"), addFlags{wait: patience, class: classFlags{name: "fast"}})
-	if err == nil || !strings.Contains(err.Error(), "class fast cannot be made: no API server answers") {
+	if err == nil || !strings.Contains(err.Error(), "class fast cannot be created: no API server answers") {
 		t.Error(err)
 	}
 	if _, err := s.files.Get(hosted); !errors.Is(err, fs.ErrNotExist) {

@@ -65,11 +65,11 @@ func (a *adoptFlags) register(c *cobra.Command) {
 	f.StringVar(&a.wish.Name, "name", "",
 		"name of the PersistentVolume (default its original name, if that is known)")
 	f.StringSliceVar(&a.modes, "access-mode", nil, "access mode (default ReadWriteOnce); may be repeated")
-	f.StringVar(&a.size, "size", "", "size, if the driver does not tell it")
+	f.StringVar(&a.size, "size", "", "size, if the driver does not report it")
 	f.StringVar(&a.wish.FSType, "fs-type", "", "type of the filesystem on the volume")
 	f.StringVar(&a.mode, "volume-mode", "", "Filesystem or Block")
 	f.StringToStringVar(&a.wish.Attributes, "attributes", nil,
-		"volume attributes that the driver needs in addition to those that it tells")
+		"volume attributes that the driver needs in addition to those that it reports")
 	f.StringVar(&a.class, "storage-class", "",
 		"class of the PersistentVolume and the claim (default the bundled driver's, none for others)")
 	f.BoolVar(&a.wish.Force, "force", false, "adopt the volume even if it may be in use or is being created")

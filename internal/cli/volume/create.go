@@ -98,7 +98,7 @@ func ensureClaim(
 		return nil, false, err
 	}
 	if err := w.misses(found); err != nil {
-		return nil, false, fmt.Errorf("claim %s exists already, and %w", name, err)
+		return nil, false, fmt.Errorf("claim %s already exists, and %w", name, err)
 	}
 	fmt.Fprintf(s.Out, "persistentvolumeclaim/%s unchanged: %s\n", name, describedClaim(found))
 	return found, false, nil
@@ -161,7 +161,7 @@ type origin struct {
 	claim *corev1.PersistentVolumeClaim
 }
 
-var errNoSize = errors.New("say how large it is to be, for example: --size 10Gi")
+var errNoSize = errors.New("set its size, for example: --size 10Gi")
 
 // of returns the requested claim. What is not requested is as in the claim that the data come from.
 func (w wish) of(name string, from origin) (*corev1.PersistentVolumeClaim, error) {

@@ -60,7 +60,7 @@ the volume is mounted, it takes back what it has begun, and says what stays.`,
 	m.wish.register(c, s)
 	f := c.Flags()
 	f.StringVarP(&m.options, "options", "o", "", "mount options, such as suid,dev")
-	f.BoolVar(&m.create, "create", false, "create the claim unless it is there, as 'volplane create' does")
+	f.BoolVar(&m.create, "create", false, "create the claim unless it exists, as 'volplane create' does")
 	f.BoolVar(&m.readOnly, "ro", false, "mount it read-only, as -o ro does")
 	return c
 }

@@ -37,9 +37,9 @@ const (
 
 var (
 	// errSteps says that a content had more to do than expected.
-	errSteps = errors.New("more steps than expected; it is looked at again")
+	errSteps = errors.New("more steps than expected; it will be reconciled again")
 	// errCall says that a call of a driver has failed.
-	errCall = errors.New("a call is made again")
+	errCall = errors.New("a call is repeated")
 	errGone = errors.New("driver has gone")
 )
 

@@ -161,7 +161,7 @@ func (p *provisioner) room(ctx context.Context, in *provision.Intent, d *csi.Dri
 	}
 	got, err := d.ControllerClient().GetCapacity(ctx, r)
 	if err != nil {
-		p.Env.Log.Info("the driver does not say how much room there is on the node for a claim, which is taken anyway",
+		p.Env.Log.Info("the driver does not report its free space on the node for a claim, which is provisioned here anyway",
 			"claim", in.Claim.Namespace+"/"+in.Claim.Name, "err", err)
 		return nil
 	}

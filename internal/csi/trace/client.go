@@ -20,7 +20,7 @@ import (
 const maxLine = 1 << 20
 
 // ErrNoProcess says that no process answers at the socket.
-var ErrNoProcess = errors.New("no process of volplane that calls drivers answers")
+var ErrNoProcess = errors.New("no volplane process that calls drivers answers")
 
 // Client connects to the process behind a socket.
 type Client struct{ Socket string }

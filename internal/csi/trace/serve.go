@@ -80,7 +80,7 @@ func limited(free chan struct{}, next http.Handler) http.Handler {
 			defer func() { <-free }()
 			next.ServeHTTP(w, r)
 		default:
-			http.Error(w, "too many commands ask at the same time: end one of them", http.StatusServiceUnavailable)
+			http.Error(w, "too many commands at the same time: end one of them", http.StatusServiceUnavailable)
 		}
 	})
 }

@@ -154,7 +154,7 @@ func TestParseFaults(t *testing.T) {
 		"":                                       "want METHOD:EFFECT",
 		"CreateVolume":                           "want METHOD:EFFECT",
 		"CreateVolume:":                          "want METHOD:EFFECT",
-		"Createvolume:Internal":                  `CSI has no method "Createvolume"`,
+		"Createvolume:Internal":                  `CSI does not have the method "Createvolume"`,
 		"/csi.v1.Node/x:lost":                    "CSI has no method",
 		"CreateVolume:OK":                        `"OK" is no effect`,
 		"CreateVolume:explode":                   `"explode" is no effect: use a gRPC code`,

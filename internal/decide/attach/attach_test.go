@@ -182,7 +182,7 @@ func calls() []attachmentCase {
 		{"a driver is never given another one's volume", Facts{
 			Attachment: attachment("pv", "n1"), Volume: foreign, NodeID: "id1", Ours: true,
 		}},
-		{"what is no CSI volume is not attached", Facts{
+		{"what is not a CSI volume is not attached", Facts{
 			Attachment: attachment("pv", "n1"), Volume: path, NodeID: "id1", Ours: true,
 		}},
 		{"today's attacher called the driver and the volume is gone: nobody knows what to detach", Facts{
@@ -238,7 +238,7 @@ func records() []attachmentCase {
 		{"a record that cannot be read is one: the finalizer has been taken", Facts{
 			Attachment: attachment("pv", "n1", attached, torn), Volume: v, NodeID: "id1", Ours: true,
 		}},
-		{"what is no CSI volume any more does not say what to detach", Facts{
+		{"what is not a CSI volume any more does not say what to detach", Facts{
 			Attachment: attachment("pv", "n1", going, held, named), Volume: path, Ours: true,
 		}},
 		{"of a volume that a driver has taken over from Kubernetes the attachment's name proves the handle", Facts{
@@ -318,9 +318,9 @@ func volumesText(t *testing.T) string {
 		{"also when it is kept: it may be attached again", kept, false},
 		{"and keeps hold of what is attached", dyingHeld, true},
 		{"one that is going and was not kept needs no write", dying, false},
-		{"one that is going is let go when it is not attached any more", dyingHeld, false},
+		{"one that is going is let go when it is no longer attached", dyingHeld, false},
 		{"but by the provisioner, which takes this with its own", provisioned, false},
-		{"what is no CSI volume is not touched", path, true},
+		{"what is not a CSI volume is not touched", path, true},
 		{"unless the driver has taken it over", taken, false},
 	} {
 		got, why := Volume(c.volume, c.attached)

@@ -32,7 +32,7 @@ func RecordOf(a *storagev1.VolumeAttachment) (*Record, error) {
 		return nil, fmt.Errorf("annotation %s: %w", volume.AnnDetach, err)
 	}
 	if r.Handle == "" {
-		return nil, fmt.Errorf("annotation %s names no volume", volume.AnnDetach)
+		return nil, fmt.Errorf("annotation %s does not name a volume", volume.AnnDetach)
 	}
 	return r, nil
 }
@@ -155,7 +155,8 @@ func Attachment(f Facts) Plan {
 	case isSettled(f):
 		return plan(Nothing, volume.ReasonAttached, volume.Actor{}, Name(a)+" is attached to node "+a.Spec.NodeName)
 	case f.Trivial:
-		return plan(Mark, volume.ReasonAttaching, volume.Actor{}, Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
+		return plan(Mark, volume.ReasonAttaching, volume.Actor{}, Name(a)+" does not need to be attached by "+
+			"driver "+a.Spec.Attacher)
 	}
 	return attach(f)
 }
@@ -182,18 +183,18 @@ func attach(f Facts) Plan {
 	name := Name(a)
 	switch {
 	case v == nil || v.Spec.CSI == nil:
-		return plan(Refuse, volume.ReasonVolumeMissing, volume.User(), name+" does not exist or is no CSI volume")
+		return plan(Refuse, volume.ReasonVolumeMissing, volume.User(), name+" does not exist or is not a CSI volume")
 	case v.Spec.CSI.Driver != a.Spec.Attacher:
 		return plan(Refuse, volume.ReasonNotMine, volume.User(),
-			name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
+			name+" belongs to driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
 	case v.DeletionTimestamp != nil:
 		// S3-010, S3-024.
 		return plan(Refuse, volume.ReasonTerminating, volume.Controller("provisioner"),
-			name+" is being deleted and is not attached any more")
+			name+" is being deleted and is no longer attached")
 	case recordsOther(a, v):
 		// An attachment that still has to be detached keeps it, until it is gone.
 		return plan(Refuse, volume.ReasonNotMine, volume.Controller("attachdetach"),
-			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
+			name+" was recreated for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
 		return plan(Refuse, volume.ReasonFailedAttach, volume.User(),
 			fmt.Sprintf("%s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
@@ -285,7 +286,7 @@ func detach(f Facts) Plan {
 	default:
 		state := " is gone"
 		if f.Volume != nil {
-			state = " is not one of driver " + a.Spec.Attacher
+			state = " does not belong to driver " + a.Spec.Attacher
 		}
 		return plan(Refuse, volume.ReasonFailedDetach, volume.User(),
 			Name(a)+state+", and attachment "+a.Name+" does not say what to detach")
@@ -375,7 +376,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 		driver = v.Spec.CSI.Driver
 	}
 	if driver == "" {
-		return nil, volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is no CSI volume"}
+		return nil, volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is not a CSI volume"}
 	}
 	f := volume.AttacherFinalizer(driver)
 	has := slices.Contains(v.Finalizers, f)
@@ -390,7 +391,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 		// The provisioner removes this finalizer together with its own.
 		c.Finalizers = volume.Without(c.Finalizers, f)
 		return c, volume.Say(volume.ReasonTerminating, volume.Controller("attacher"),
-			"volume "+v.Name+" is not attached any more")
+			"volume "+v.Name+" is no longer attached")
 	}
 	return nil, finalizerStays(v, attached, has)
 }

@@ -140,7 +140,7 @@ func wishCases() []placeCase {
 		{"a claim that is not bound", func(s *place) { s.claim.Status.Phase = corev1.ClaimPending }},
 		{"a claim that is not there", func(s *place) { s.Claims = nil }},
 		{"a volume that is not there", func(s *place) { s.Volumes = nil }},
-		{"a volume that is no CSI volume", func(s *place) { s.volume.Spec.CSI = nil }},
+		{"a volume that is not a CSI volume", func(s *place) { s.volume.Spec.CSI = nil }},
 		{"a volume that names nobody", func(s *place) { s.volume.Spec.ClaimRef = nil }},
 		{"a volume that names another claim", func(s *place) { s.volume.Spec.ClaimRef.UID = "other" }},
 		{"a claim that the Pod brings", func(s *place) { s.brings(true) }},

@@ -247,8 +247,8 @@ func (d *nodeDecision) attachWanted(w Wish, unique string) {
 	case (len(w.Elsewhere) > 0 || w.UsedOn != "") && !Shareable(v):
 		d.warn(w, multiAttach(w))
 	case limited && d.count[driver] >= limit:
-		d.warn(w, volume.Sayf(volume.ReasonAttachLimit, volume.User(), "volume %s cannot be attached: node %s has as many "+
-			"volumes of driver %s as it takes (%d)", v.Name, d.Name, driver, limit))
+		d.warn(w, volume.Sayf(volume.ReasonAttachLimit, volume.User(), "volume %s cannot be attached: node %s has reached "+
+			"its limit of volumes of driver %s (%d)", v.Name, d.Name, driver, limit))
 	default:
 		d.planned[name] = true
 		d.count[driver]++
@@ -304,7 +304,7 @@ func multiAttach(w Wish) volume.Because {
 		b.Message += ", used there by pod " + w.Holder
 		b.Next = volume.PodActor(w.Holder)
 	case !ownName(w.Elsewhere[0], w.Volume):
-		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that volplane has not made"
+		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that volplane did not create"
 		b.Next = volume.User()
 	}
 	return b

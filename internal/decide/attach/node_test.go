@@ -78,7 +78,7 @@ func several() []nodeCase {
 		{"a volume that nobody knows is detached from a node that uses nothing", NodeFacts{
 			Node: node(), Attachments: attachments(attachment("pv", "n1", attached)),
 		}},
-		{"a volume that is no CSI volume any more tells nothing", NodeFacts{
+		{"a volume that is not a CSI volume any more tells nothing", NodeFacts{
 			Node: node(), Attachments: attachments(attachment("pv", "n1", attached)),
 			Volumes: map[string]*corev1.PersistentVolume{"pv": path},
 		}},

@@ -80,7 +80,7 @@ func publishedCases() []publishedCase {
 			Attachments: attachments(attachment("", "n1", inline)),
 			Volumes:     []*corev1.PersistentVolume{pv("inline"), pv("h-inline")},
 		}},
-		{"one about what is no CSI volume is left alone", rested(attachment("", "n1", attached, inlinePath))},
+		{"one about what is not a CSI volume is left alone", rested(attachment("", "n1", attached, inlinePath))},
 		{"several are detached in one order", PublishedFacts{
 			Published: pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}),
 			Suspects:  pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}),

@@ -13,7 +13,7 @@ import (
 // These are the words of Refuses. Short is also what a cluster's scheduler says, and Untold what only volplane says.
 const (
 	Short  = "node(s) did not have enough free storage"
-	Untold = " has not told how much"
+	Untold = " has not reported how much"
 )
 
 // Need is a claim that waits for a node, and what is known of the storage for it.

@@ -107,7 +107,7 @@ func change(f Facts, target string) Plan {
 		return p
 	}
 	p := nothing(volume.ReasonModifying, volume.Driver(v.Spec.CSI.Driver),
-		"the volume of claim "+c.Name+" gets the attributes of class "+target)
+		"the volume of claim "+c.Name+" is being given the attributes of class "+target)
 	if p.Step = Begin; isBegun(c) && c.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName == target {
 		p.Step = Modify
 	}

@@ -100,7 +100,7 @@ func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 	}
 	if f.Claim.Spec.VolumeName != a.Object.Name || f.Claim.DeletionTimestamp != nil {
 		return Adoption{}, refuse(volume.ReasonClaimMisbound,
-			"claim "+f.Wish.Claim.String()+" is there already, and not one of this volume: choose another name, or delete it")
+			"claim "+f.Wish.Claim.String()+" already exists and is not for this volume: choose another name, or delete it")
 	}
 	return a, because
 }
@@ -124,13 +124,13 @@ func (f AdoptionFacts) existing(v *corev1.PersistentVolume) (Adoption, volume.Be
 		return Adoption{Object: v}, done
 	case ref != nil:
 		return Adoption{}, refuse(volume.ReasonInUse,
-			fmt.Sprintf("pv/%s of this volume is for claim %s/%s: when that needs it no more, take claimRef out of the object",
+			fmt.Sprintf("pv/%s of this volume is for claim %s/%s: when that no longer needs it, remove claimRef from the object",
 				v.Name, ref.Namespace, ref.Name))
 	}
 	linked := v.DeepCopy()
 	linked.Spec.ClaimRef = refOf(want)
 	return Adoption{Link: linked, Object: linked},
-		volume.Because{Reason: volume.ReasonAdopted, Message: "pv/" + v.Name + " is given to claim " + want.String()}
+		volume.Because{Reason: volume.ReasonAdopted, Message: "pv/" + v.Name + " is bound to claim " + want.String()}
 }
 
 // create decides about a volume without an object.
@@ -140,9 +140,9 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	switch {
 	case i < 0:
 		return Adoption{}, refuse(volume.ReasonProvisioning,
-			"volume "+Printable(e.Handle)+" is being made or deleted: look again with 'volplane orphans'")
+			"volume "+Printable(e.Handle)+" is being created or deleted: check again with 'volplane orphans'")
 	case p.Findings[i].Doubt && !f.Wish.Force:
-		return Adoption{}, refuse(p.Findings[i].Reason, p.Findings[i].Message+"; --force takes it in all the same")
+		return Adoption{}, refuse(p.Findings[i].Reason, p.Findings[i].Message+"; use --force to adopt it anyway")
 	}
 	if problem := f.problem(e); problem != "" {
 		return Adoption{}, refuse(volume.ReasonVolumeMismatch, problem)
@@ -150,10 +150,10 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	v := f.object(e)
 	if slices.ContainsFunc(f.After, func(other *corev1.PersistentVolume) bool { return other.Name == v.Name }) {
 		return Adoption{}, refuse(volume.ReasonVolumeMismatch,
-			"there is a pv/"+v.Name+" of something else: choose another name with --name")
+			"there is already a pv/"+v.Name+" for another volume: choose another name with --name")
 	}
 	return Adoption{Create: v, Object: v}, volume.Because{
-		Reason: volume.ReasonAdopted, Message: "volume " + Printable(e.Handle) + " is taken in as pv/" + v.Name,
+		Reason: volume.ReasonAdopted, Message: "volume " + Printable(e.Handle) + " is adopted as pv/" + v.Name,
 	}
 }
 
@@ -162,12 +162,12 @@ func (f AdoptionFacts) problem(e Entry) string {
 	w := f.Wish
 	switch {
 	case e.Bytes == 0 && w.Bytes == 0:
-		return "driver " + f.Driver + " does not tell the size of volume " + Printable(e.Handle) + ": give it with --size"
+		return "driver " + f.Driver + " does not report the size of volume " + Printable(e.Handle) + ": set it with --size"
 	case e.Bytes != 0 && w.Bytes != 0 && e.Bytes != w.Bytes:
-		return fmt.Sprintf("driver %s says that volume %s has %d bytes, not %d: leave --size out", f.Driver,
+		return fmt.Sprintf("driver %s says that volume %s has %d bytes, not %d: omit --size", f.Driver,
 			Printable(e.Handle), e.Bytes, w.Bytes)
 	case w.Mode == corev1.PersistentVolumeBlock && w.FSType != "":
-		return "a raw block volume has no filesystem: leave --fs-type out"
+		return "a raw block volume has no filesystem: omit --fs-type"
 	case f.Driver == volume.LocalDriver:
 		return f.localProblem()
 	}
@@ -186,11 +186,11 @@ func (f AdoptionFacts) localProblem() string {
 		return fmt.Sprintf("a volume of driver %s is on one node at a time, not %s: ask for ReadWriteOnce or "+
 			"ReadWriteOncePod", f.Driver, w.Modes[odd])
 	case f.Contents.Holds != "" && w.FSType != "" && w.FSType != f.Contents.Holds:
-		return fmt.Sprintf("volume %s holds %s, not %s: leave --fs-type out", name, f.Contents.Holds, w.FSType)
+		return fmt.Sprintf("volume %s holds %s, not %s: omit --fs-type", name, f.Contents.Holds, w.FSType)
 	case !f.Contents.Known && w.FSType == "" && w.Mode != corev1.PersistentVolumeBlock:
 		// One that only its writer can read would be formatted.
-		return "it cannot be seen from here what is on volume " + name +
-			": run this as root on the host of its pool, or say it with --fs-type or --volume-mode Block"
+		return "it is not known from here what is on volume " + name +
+			": run this as root on the host of its pool, or set --fs-type or --volume-mode Block"
 	case f.Contents.raw() && files:
 		return "volume " + name + " holds data and no filesystem: it is a raw block volume"
 	}

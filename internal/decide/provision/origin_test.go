@@ -90,7 +90,7 @@ func TestWhatIsCertain(t *testing.T) {
 func TestDataOfNoNode(t *testing.T) {
 	for node, want := range map[string]string{
 		"n1": "",
-		"n9": "no allowed topology has the data of which the volume is to be made",
+		"n9": "no allowed topology has the data from which the volume is to be created",
 	} {
 		f := ClaimFacts{
 			Claim: claim(restores), Class: class(nil), Driver: driver, Ours: true, Source: shotIn(node), Topology: true,

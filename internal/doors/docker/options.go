@@ -33,7 +33,7 @@ func volumeOptions() map[string]option {
 		"access": setAccess,
 		"mode": func(_ *corev1.PersistentVolumeClaim, v string) error {
 			if v != string(corev1.PersistentVolumeFilesystem) {
-				return errors.New("a container engine mounts filesystems only: leave it out")
+				return errors.New("a container engine mounts filesystems only: omit it")
 			}
 			return nil
 		},
@@ -154,7 +154,7 @@ func setAccess(claim *corev1.PersistentVolumeClaim, value string) error {
 
 func setSource(claim *corev1.PersistentVolumeClaim, group *string, kind, name string) error {
 	if claim.Spec.DataSource != nil {
-		return errors.New("a volume is made from one snapshot or one other volume")
+		return errors.New("a volume is created from one snapshot or one other volume")
 	}
 	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: group, Kind: kind, Name: name}
 	return nil

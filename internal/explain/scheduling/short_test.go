@@ -27,7 +27,7 @@ func TestShort(t *testing.T) {
 		"0/1 nodes are available: n1: " + known.Refuses(node):                  {true, false},
 		"0/2 nodes are available: 2 node(s) did not have enough free storage.": {true, false},
 		"0/1 nodes are available: n1: it is not ready":                         {false, false},
-		"driver d has not told how much of class fast there is":                {false, false},
+		"driver d has not reported how much of class fast there is":            {false, false},
 	} {
 		if short, unknown := isShort(message); short != want[0] || unknown != want[1] {
 			t.Errorf("%s: short %v, unknown %v", message, short, unknown)

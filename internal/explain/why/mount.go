@@ -47,7 +47,7 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
 			c.Because.Next != volume.NodeAgent(node) {
 			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
-				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
+				"the Pod is being deleted; its volumes are unmounted after that: "+c.Because.Message, c.Because.Next)
 		}
 		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
 	}

@@ -18,7 +18,7 @@ import (
 func (f facts) volumeAlone() chain.Link {
 	v := f.Volume
 	if v == nil {
-		return chain.New("pv", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", volume.User())
+		return chain.New("pv", chain.Problem, volume.ReasonVolumeMissing, "the volume does not exist", volume.User())
 	}
 	subject := "pv/" + v.Name
 	if l, ok := f.moved(subject, v.Name, ""); ok {

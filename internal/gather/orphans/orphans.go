@@ -220,7 +220,7 @@ func (s *Search) apply(
 	claim, err := s.Client.CoreV1().PersistentVolumeClaims(a.Claim.Namespace).Create(ctx, a.Claim,
 		metav1.CreateOptions{DryRun: mode, FieldManager: manager})
 	if err != nil {
-		return out, fmt.Errorf("make claim %s/%s of pv/%s: %w", a.Claim.Namespace, a.Claim.Name, a.Object.Name, err)
+		return out, fmt.Errorf("create claim %s/%s for pv/%s: %w", a.Claim.Namespace, a.Claim.Name, a.Object.Name, err)
 	}
 	out.Claim, out.Claimed = claim, true
 	return out, nil

@@ -78,7 +78,7 @@ func (x *exam) leftovers(ctx context.Context, problems []error) {
 	}
 	if x.creates() {
 		x.conclude(check{
-			name: "leftover-volumes", next: "delete these volumes by hand, and let the driver delete what it makes",
+			name: "leftover-volumes", next: "delete these volumes manually, and let the driver delete what it creates",
 		}, x.leftVolumes(ctx, problems))
 	}
 }
@@ -112,7 +112,7 @@ func (x *exam) leftVolumes(ctx context.Context, problems []error) verdict {
 	}
 	text := fmt.Sprintf("%d volumes are there that were not there before: %.128q", len(left), left[0])
 	if !x.node.ours() {
-		return doubtful("%s; were they made by others?", text)
+		return doubtful("%s; were they created by others?", text)
 	}
 	return wrong("%s", text)
 }

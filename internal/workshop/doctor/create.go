@@ -40,11 +40,11 @@ func createChecks() []check {
 		},
 		{
 			"validate", (*exam).creates, shared((*exam).checkValidate, created),
-			"confirm the capabilities that a volume was made with",
+			"confirm the capabilities that a volume was created with",
 		},
 		{
 			"required-fields", (*exam).creates, shared((*exam).checkRequiredFields, created),
-			"look for missing fields before anything else",
+			"check for missing fields before anything else",
 		},
 		{
 			"unknown-ids", (*exam).creates, own((*exam).checkUnknownIDs, created),
@@ -164,7 +164,7 @@ func (x *exam) checkTopology(ctx context.Context, v *vol) verdict {
 	if err == nil {
 		problem := accessProblem(r.AccessibilityRequirements, answer.GetVolume().GetAccessibleTopology())
 		if problem != "" {
-			return wrong("where there is nothing, a volume is made: %s", problem)
+			return wrong("where the source does not exist, a volume is created: %s", problem)
 		}
 	}
 	return well("volumes are where they are required")
@@ -214,13 +214,13 @@ func (x *exam) checkValidate(ctx context.Context, v *vol) verdict {
 	case err != nil:
 		return wrong("ValidateVolumeCapabilities: %s", csi.Describe(err))
 	case r.GetConfirmed() == nil:
-		return wrong("the capability that the volume was made with is not confirmed: %.200q", r.GetMessage())
+		return wrong("the capability that the volume was created with is not confirmed: %.200q", r.GetMessage())
 	case len(r.GetConfirmed().GetVolumeCapabilities()) == 0:
 		return wrong("confirmed has no capabilities")
 	case !proto.Equal(r.GetConfirmed().GetVolumeCapabilities()[0], v.capability):
 		return doubtful("another capability is confirmed than was asked for")
 	}
-	return well("the capability that the volume was made with is confirmed")
+	return well("the capability that the volume was created with is confirmed")
 }
 
 func (x *exam) checkDelete(ctx context.Context, v *vol) verdict {

@@ -85,7 +85,7 @@ func killedChecks() []check {
 		},
 		{
 			"killed-mounts", (*exam).ours, own((*exam).checkKilledMounts, published),
-			"keep what serves mounted volumes (FUSE and the like) out of the driver's process, and mount it anew at the start",
+			"keep what serves mounted volumes (FUSE and the like) out of the driver's process, and remount it at the start",
 		},
 		{"killed-create", (*exam).ours, (*exam).checkKilledCreate, repeat},
 		{"killed-stage", (*exam).ours, (*exam).checkKilledStage, repeat},
@@ -125,17 +125,17 @@ func (x *exam) checkKilledMounts(ctx context.Context, v *vol) verdict {
 	undone := v.to(ctx, none)
 	switch {
 	case errors.Is(alive, errWaits):
-		return wrong("the driver was killed, and whoever uses a mounted volume waits forever")
+		return wrong("the driver was killed, and the users of a mounted volume wait forever")
 	case alive != nil:
-		return wrong("the driver was killed, and a mounted volume is of no use any more: %v", alive)
+		return wrong("the driver was killed, and a mounted volume no longer works: %v", alive)
 	case again != nil:
-		return wrong("the driver was started again, and a mounted volume is of no use any more: %v", again)
+		return wrong("the driver was started again, and a mounted volume no longer works: %v", again)
 	case err != nil:
 		return wrong("after a restart what is published cannot be published again: %s", csi.Describe(err))
 	case n != 1 || after != nil:
 		return wrong("after a restart, published again, there are %d mounts (%v)", n, after)
 	case undone != nil:
-		return wrong("after a restart a volume cannot be taken away: %v", undone)
+		return wrong("after a restart a volume cannot be removed: %v", undone)
 	}
 	return well("a mounted volume stays in use while the driver is killed and started again")
 }
@@ -187,11 +187,11 @@ func (x *exam) killed(ctx context.Context, p *process, from state, s step, look 
 			return wrong("the driver was killed in %s: %s", s.name, problem)
 		}
 		if more := x.strangers(ctx); len(more) > len(before) {
-			return wrong("the driver was killed in %s, and there is a volume that nobody knows: %.128q", s.name,
+			return wrong("the driver was killed in %s, and there is an unknown volume: %.128q", s.name,
 				more[len(more)-1])
 		}
 		if err := v.to(ctx, none); err != nil {
-			return wrong("the driver was killed in %s, and the volume cannot be taken away: %v", s.name, err)
+			return wrong("the driver was killed in %s, and the volume cannot be removed: %v", s.name, err)
 		}
 	}
 	return well("%s can be repeated after the driver was killed in it", s.name)

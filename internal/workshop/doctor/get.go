@@ -37,15 +37,15 @@ func (x *exam) checkGetVolume(ctx context.Context, v *vol) verdict {
 	case err != nil:
 		return wrong("ControllerGetVolume: %s", csi.Describe(err))
 	case got.GetVolumeId() != v.id():
-		return wrong("the volume_id of the answer is %.128q, asked was %.128q", got.GetVolumeId(), v.id())
+		return wrong("the volume_id of the answer is %.128q, that of the request was %.128q", got.GetVolumeId(), v.id())
 	case got.GetCapacityBytes() < v.made.GetCapacityBytes():
-		return wrong("the volume has %d bytes, and it was made with %d", got.GetCapacityBytes(), v.made.GetCapacityBytes())
+		return wrong("the volume has %d bytes, and it was created with %d", got.GetCapacityBytes(), v.made.GetCapacityBytes())
 	case r.GetStatus() == nil:
 		return wrong("the answer has no status")
 	case !maps.Equal(got.GetVolumeContext(), v.made.GetVolumeContext()):
 		return doubtful("the volume_context is not that of CreateVolume")
 	}
-	return well("the volume is as it was made")
+	return well("the volume is as it was created")
 }
 
 // get returns a snapshot as the driver says that it is.
@@ -71,7 +71,7 @@ func (x *exam) checkGetSnapshot(ctx context.Context, v *vol) verdict {
 		return wrong("the snapshot is not what CreateSnapshot answered, but %.300s", got)
 	}
 	return unless(answered("GetSnapshot of a deleted snapshot", gone, codes.NotFound),
-		"the snapshot is as it was made, and gone when it is deleted")
+		"the snapshot is as it was created, and gone when it is deleted")
 }
 
 // placesSnapshots says that snapshots of the driver have a place.
@@ -89,7 +89,7 @@ func (x *exam) checkSnapshotTopology(ctx context.Context, v *vol) verdict {
 	case here != "":
 		return wrong("a snapshot must be usable on this node: %s", here)
 	case refused == nil && nowhere != "":
-		return wrong("where there is nothing, a snapshot is made: %s", nowhere)
+		return wrong("where the source does not exist, a snapshot is created: %s", nowhere)
 	case refused == nil:
 		return well("snapshots are where they are required")
 	}

@@ -16,11 +16,11 @@ func growChecks() []check {
 	return []check{
 		{
 			"grow-volume", byController, own((*exam).checkGrowVolume, created),
-			"make the volume at least as large as required, once, and say how large it is",
+			"expand the volume to at least the required size, once, and report its size",
 		},
 		{
 			"grow-shrink", byController, shared((*exam).checkShrink, published),
-			"answer OUT_OF_RANGE when the limit is less than the volume has; never make it smaller",
+			"answer OUT_OF_RANGE when the limit is less than the volume has; never shrink it",
 		},
 		{
 			"grown", (*exam).grows, own((*exam).checkGrown, published),
@@ -84,7 +84,7 @@ func (x *exam) checkShrink(ctx context.Context, v *vol) verdict {
 		return wrong("a volume of %d bytes is to have %d at most: the answer is OK, with %d", has, has/2,
 			r.GetCapacityBytes())
 	}
-	return well("a volume does not become smaller: %s", csi.Code(err))
+	return well("a volume does not shrink: %s", csi.Code(err))
 }
 
 // checkGrown expands a volume while it is mounted, or, where that is not possible, between two uses.
@@ -104,8 +104,8 @@ func (x *exam) checkGrown(ctx context.Context, v *vol) verdict {
 	case problem != "":
 		return wrong("%s", problem)
 	case !online:
-		return doubtful("the filesystem is larger after it was mounted anew; while it is mounted, NodeExpandVolume is " +
-			"FAILED_PRECONDITION (ext4 grows only where the driver has CAP_SYS_RESOURCE; try --fstype xfs)")
+		return doubtful("the filesystem is larger after it was remounted; while it is mounted, NodeExpandVolume is " +
+			"FAILED_PRECONDITION (ext4 can be expanded only if the driver has CAP_SYS_RESOURCE; try --fstype xfs)")
 	}
 	return well("the filesystem is larger, and the data is unchanged")
 }
@@ -184,7 +184,7 @@ func (v *vol) largerThan(before int64) string {
 		return fmt.Sprintf("the filesystem has %d bytes, and had %d", after, before)
 	}
 	if err := v.holds(v.targets[0], "before"); err != nil {
-		return fmt.Sprintf("the data is not there any more: %v", err)
+		return fmt.Sprintf("the data is lost: %v", err)
 	}
 	return ""
 }

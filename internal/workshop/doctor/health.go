@@ -69,7 +69,7 @@ func problemsVerdict(what string, all []problem) verdict {
 // volumeVerdict judges an answer about one volume.
 func volumeVerdict(id, what string, h *csipb.VolumeHealth) verdict {
 	if h.GetVolumeId() != id {
-		return wrong("the volume_id of the answer is %.128q, asked was %.128q", h.GetVolumeId(), id)
+		return wrong("the volume_id of the answer is %.128q, that of the request was %.128q", h.GetVolumeId(), id)
 	}
 	var all []problem
 	for _, e := range h.GetHealthStatuses() {

@@ -87,7 +87,7 @@ func (x *exam) checkControllerService(context.Context) verdict {
 	case !x.plugin.ControllerService:
 		return wrong("there is a controller service, and CONTROLLER_SERVICE is not promised: callers do not look for it")
 	case !x.creates():
-		return doubtful("the driver makes no volumes (CREATE_DELETE_VOLUME): only what needs none was checked")
+		return doubtful("the driver does not create volumes (CREATE_DELETE_VOLUME): only what needs no volume was checked")
 	}
 	return well("it is promised, and there")
 }

@@ -185,9 +185,9 @@ func (x *exam) checkCapacity(ctx context.Context, v *vol) verdict {
 		case err != nil:
 			return wrong("GetCapacity: %s", csi.Describe(err))
 		case answer.GetAvailableCapacity() == 0:
-			return wrong("available_capacity is 0, and volumes can be made")
+			return wrong("available_capacity is 0, and volumes can be created")
 		case answer.GetMaximumVolumeSize() != nil && answer.GetMaximumVolumeSize().GetValue() < x.Size:
-			return wrong("maximum_volume_size is %d, and a volume of %d was made", answer.GetMaximumVolumeSize().GetValue(),
+			return wrong("maximum_volume_size is %d, and a volume of %d was created", answer.GetMaximumVolumeSize().GetValue(),
 				x.Size)
 		}
 	}

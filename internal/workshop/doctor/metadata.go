@@ -130,7 +130,7 @@ func (x *exam) metadataVerdict(ctx context.Context, v *vol, base, target string)
 			return wrong("GetMetadataAllocated from %d: %s", at.from, text)
 		}
 		if capacity = has.Capacity; capacity < v.size {
-			return wrong("volume_capacity_bytes is %d, the volume was made with %d", capacity, v.size)
+			return wrong("volume_capacity_bytes is %d, the volume was created with %d", capacity, v.size)
 		}
 		changed, err := do(ctx, x, x.delta(), &csipb.GetMetadataDeltaRequest{
 			BaseSnapshotId: base, TargetSnapshotId: target, StartingOffset: at.from, MaxResults: at.most, Secrets: x.Secrets,

@@ -13,7 +13,7 @@ import (
 )
 
 func nodeChecks() []check {
-	const look = "look at the mount table first, and answer OK when it is mounted already"
+	const look = "read the mount table first, and answer OK when it is mounted already"
 	return []check{
 		{
 			"publish-unstaged", (*exam).stages, shared((*exam).checkUnstaged, attached),

@@ -231,7 +231,7 @@ func (x *exam) checkAlive(ctx context.Context, during string, level finding.Leve
 			Next: "end for no call, whatever is in it",
 		})
 		if x.deaths == mostDeaths {
-			x.stop(fmt.Errorf("the driver has ended by itself %d times", mostDeaths))
+			x.stop(fmt.Errorf("the driver has exited unexpectedly %d times", mostDeaths))
 			return
 		}
 		_ = x.revive(ctx, p)

@@ -169,9 +169,9 @@ func (x *exam) checkTenAtOnce(ctx context.Context) verdict {
 	}
 	switch {
 	case err != nil:
-		return wrong("of %d volumes at the same time, one is of no use: %v", many, err)
+		return wrong("of %d volumes at the same time, one does not work: %v", many, err)
 	case len(ids) < many:
 		return wrong("%d names, created at the same time, are %d volumes", many, len(ids))
 	}
-	return well("%d volumes are made, used and deleted at the same time", many)
+	return well("%d volumes are created, used and deleted at the same time", many)
 }

@@ -61,7 +61,7 @@ func (x *exam) checkData(ctx context.Context, v *vol) verdict {
 			return wrong("what was used before cannot be used again: %v", err)
 		}
 		if err := v.holds(v.targets[0], "kept"); err != nil {
-			return wrong("the data is not there any more after %s: %v", downwards()[far+1].name, err)
+			return wrong("the data is lost after %s: %v", downwards()[far+1].name, err)
 		}
 	}
 	return well("what was written is there after the volume was unpublished, unstaged and detached")
@@ -91,7 +91,7 @@ func (x *exam) checkTwoTargets(ctx context.Context, v *vol) verdict {
 		return wrong("what is unpublished from one target_path is gone from the other one")
 	}
 	if err := v.holds(one, "two"); err != nil {
-		return wrong("what is unpublished from one target_path is of no use at the other one: %v", err)
+		return wrong("a volume unpublished from one target_path no longer works at the other one: %v", err)
 	}
 	return well("each target_path has a mount of its own")
 }
@@ -149,14 +149,14 @@ func (x *exam) checkBlock(ctx context.Context, v *vol) verdict {
 	}
 	problem := x.blockProblem(ctx, v)
 	if err := v.to(ctx, none); err != nil && problem == "" {
-		return wrong("a block volume cannot be taken away: %v", err)
+		return wrong("a block volume cannot be removed: %v", err)
 	}
 	return unless(problem, "there is a device at the target_path, and what was written to it stays")
 }
 
 func (x *exam) blockProblem(ctx context.Context, v *vol) string {
 	if err := v.to(ctx, published); err != nil {
-		return fmt.Sprintf("a block volume that was made cannot be published: %v", err)
+		return fmt.Sprintf("a created block volume cannot be published: %v", err)
 	}
 	target := v.targets[0]
 	if !mount.IsDevice(target) {
@@ -184,7 +184,7 @@ func (x *exam) blockProblem(ctx context.Context, v *vol) string {
 		return fmt.Sprintf("a block volume cannot be used again: %v", err)
 	}
 	if err := v.holds(target, "block"); err != nil {
-		return fmt.Sprintf("what was written to the device is not there any more: %v", err)
+		return fmt.Sprintf("what was written to the device is lost: %v", err)
 	}
 	return ""
 }
