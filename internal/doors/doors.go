@@ -128,8 +128,8 @@ func CheckClaim(c *corev1.PersistentVolumeClaim) error {
 		"try again when it is gone", c.Namespace, c.Name, c.Name, c.Namespace)
 }
 
-// Wish has the properties that a claim which may exist already must have. An empty field allows any value.
-type Wish struct {
+// ClaimRequest has the properties that a claim which may exist already must have. An empty field allows any value.
+type ClaimRequest struct {
 	Size   *resource.Quantity
 	Class  string
 	Access corev1.PersistentVolumeAccessMode
@@ -138,8 +138,8 @@ type Wish struct {
 	Source *corev1.TypedLocalObjectReference
 }
 
-// Misses returns an error if a claim does not meet the wish. A larger claim has all of a smaller one.
-func (w Wish) Misses(c *corev1.PersistentVolumeClaim) error {
+// Mismatch returns an error if a claim does not meet the request. A larger claim has all of a smaller one.
+func (w ClaimRequest) Mismatch(c *corev1.PersistentVolumeClaim) error {
 	size, class := c.Spec.Resources.Requests.Storage(), ptr.Deref(c.Spec.StorageClassName, "")
 	from := ptr.Deref(c.Spec.DataSource, corev1.TypedLocalObjectReference{})
 	switch {

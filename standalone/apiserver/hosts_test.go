@@ -126,7 +126,8 @@ func (c *hostCluster) object(
 	class := must(c.admin.StorageV1().StorageClasses().Get(c.t.Context(), *claim.Spec.StorageClassName,
 		metav1.GetOptions{}))(c.t)
 	plan := provision.Claim(provision.ClaimFacts{
-		Claim: claim, Class: class, Driver: class.Provisioner, Ours: true, Scope: volume.Scope{Node: node}, Partial: true,
+		Claim: claim, Class: class, Driver: class.Provisioner, Reachable: true, Scope: volume.Scope{Node: node},
+		Partial: true,
 	})
 	if plan.Intent == nil {
 		c.t.Fatalf("no volume is made for claim %s: %s", claim.Name, plan.Because.Message)

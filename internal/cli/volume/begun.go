@@ -46,7 +46,7 @@ type begun struct {
 // claimFor finds the claim, or creates it if that is requested.
 func (b *begun) claimFor(ctx context.Context, ns, name string, m mountOptions) error {
 	if m.create {
-		claim, made, err := ensureClaim(ctx, b.Shell, b.client, ns, name, m.wish)
+		claim, made, err := ensureClaim(ctx, b.Shell, b.client, ns, name, m.claimRequest)
 		if made {
 			b.claim = claim
 		}

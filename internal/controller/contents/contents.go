@@ -170,7 +170,7 @@ func (l *Loop[C]) plan(c C) snapshot.PlanFor[C] {
 		f.Rivals = l.Decide.RivalsOf(l.Options, v.Driver, l.Writer.By(cluster.ContentsByDriver, v.Driver))
 	}
 	if d := l.driver(c); d != nil && l.Options.Has(c) {
-		f.Ours = true
+		f.Reachable = true
 		f.Takes, f.Lists, f.Gets = l.Kind.Can(d)
 		f.Places = l.Options.Topology && d.Plugin.SnapshotAccessibilityConstraints
 	}

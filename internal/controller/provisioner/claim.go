@@ -59,9 +59,9 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 		return f, nil
 	}
 	f.Scope, f.Lacks = d.Scope, lacks(d)
-	f.Ours = f.Settles() || creates(d.Scope, f.Claim)
+	f.Reachable = f.Settles() || creates(d.Scope, f.Claim)
 	contested := d.Place != nil && f.IsContested()
-	if !f.Ours && !contested || f.Lacks != "" || f.Settles() {
+	if !f.Reachable && !contested || f.Lacks != "" || f.Settles() {
 		return f, nil
 	}
 	f.BlockDriver = isBlockDriver(d)

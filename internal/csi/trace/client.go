@@ -113,7 +113,7 @@ func (c Client) Faults(ctx context.Context) ([]Planted, error) {
 
 // Plant replaces the faults of a driver for some time; "" clears them.
 func (c Client) Plant(ctx context.Context, driver, faults string, life time.Duration) error {
-	body, err := c.do(ctx, http.MethodPut, "/faults/"+driver, wish{faults, life.Seconds()})
+	body, err := c.do(ctx, http.MethodPut, "/faults/"+driver, plantRequest{faults, life.Seconds()})
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts are what the cluster has, and the user's wishes.
+// Facts are what the cluster has, and the user's choices.
 type Facts struct {
 	// Driver is the driver's name, ManagedBy the label of objects that are ours.
 	Driver, ManagedBy string
-	// Namespace and Shape are the user's wishes; empty means no wish. WithoutNodes says whether the nodes' part is
-	// omitted; nil means no wish.
+	// Namespace and Shape are the user's choices; empty means no choice. WithoutNodes says whether the nodes' part is
+	// omitted; nil means no choice.
 	Namespace, Shape string
 	WithoutNodes     *bool
 	// Controllers are those to run. ChoseControllers means that the user chose them.

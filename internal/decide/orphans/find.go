@@ -44,7 +44,7 @@ func Find(f Facts) Plan {
 		}
 		seen[e.Handle] = true
 		if slices.ContainsFunc(making, func(name string) bool { return f.madeAs(e, name) }) {
-			p.Making++
+			p.Creating++
 			continue
 		}
 		p.Findings = append(p.Findings, f.orphan(e, unknown))
@@ -309,7 +309,7 @@ type Finding struct {
 // Plan is the result for one driver.
 type Plan struct {
 	Findings []Finding
-	// Making is the number of volumes that are being created. Elsewhere is the number of objects
+	// Creating is the number of volumes that are being created. Elsewhere is the number of objects
 	// whose volume is in a segment that this driver cannot reach.
-	Making, Elsewhere int
+	Creating, Elsewhere int
 }

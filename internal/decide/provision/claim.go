@@ -56,8 +56,8 @@ type ClaimFacts struct {
 	Options Options
 	// BlockDriver says whether what the driver's volumes are on a node is certainly a block device.
 	BlockDriver bool
-	// Ours says whether this process can call the driver for this claim.
-	Ours bool
+	// Reachable says whether this process can call the driver for this claim.
+	Reachable bool
 	// Scope says for which claims and volumes of the driver it does so.
 	Scope volume.Scope
 	// Contest has the facts for a claim that the provisioners of several nodes compete for; nil if it is no such claim.
@@ -126,7 +126,7 @@ func Claim(f ClaimFacts) Plan {
 			"provisioner yet")
 	case f.Contest != nil:
 		return f.compete()
-	case !f.Ours:
+	case !f.Reachable:
 		return because(Nothing, volume.ReasonDriverMissing, volume.Driver(driver), "driver "+driver+" has not registered")
 	case f.Lacks != "":
 		return fault(volume.User(), "driver "+driver+
@@ -192,7 +192,7 @@ func resolve(f ClaimFacts) Plan {
 	p, settled := settle(f)
 	switch {
 	case settled:
-	case !f.Ours:
+	case !f.Reachable:
 		p = because(Nothing, volume.ReasonDriverMissing, volume.Driver(in.Driver),
 			"driver "+in.Driver+" has not registered, and may have created a volume")
 	case f.Lacks != "":

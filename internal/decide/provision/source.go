@@ -24,8 +24,8 @@ type Snapshot struct {
 	Installed bool
 	// Exists says whether the snapshot exists.
 	Exists bool
-	// Going says whether the snapshot is being deleted.
-	Going bool
+	// Deleting says whether the snapshot is being deleted.
+	Deleting bool
 	// Ready says whether the snapshot is ready to use.
 	Ready bool
 	// Bound says whether the snapshot and its content name each other.
@@ -48,7 +48,7 @@ type Snapshot struct {
 
 // SnapshotOf gathers the facts about a snapshot and the content that it names; the content is nil if there is none.
 func SnapshotOf(view cluster.View, s *snapshotv1.VolumeSnapshot, content *cluster.VolumeSnapshotContent) Snapshot {
-	out := Snapshot{Installed: true, Exists: true, Going: s.DeletionTimestamp != nil}
+	out := Snapshot{Installed: true, Exists: true, Deleting: s.DeletionTimestamp != nil}
 	if s.Status != nil {
 		out.Ready = ptr.Deref(s.Status.ReadyToUse, false)
 		if size := s.Status.RestoreSize; size != nil {
@@ -158,7 +158,7 @@ func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (s
 			volume.GroupSnapshot)
 	case !shot.Exists:
 		problem = "it does not exist"
-	case shot.Going:
+	case shot.Deleting:
 		problem = "it is being deleted"
 	case !shot.Ready:
 		problem = "it is not ready to use yet"

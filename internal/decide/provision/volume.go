@@ -109,8 +109,8 @@ type VolumeFacts struct {
 	Attachments []string
 	// Sharer is another object that has the volume's handle and is not to be deleted, or "".
 	Sharer string
-	// Ours says whether this process can call the driver for this volume.
-	Ours bool
+	// Reachable says whether this process can call the driver for this volume.
+	Reachable bool
 	// Lacks is a CSI capability that the driver lacks and needs to delete volumes, or "".
 	Lacks string
 	// Lost says that the volume was lost with its node, and that this process speaks for what belongs to no node.
@@ -201,7 +201,7 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 			Message: "volume " + v.Name + " (" + v.Spec.CSI.VolumeHandle + ") was lost with node " + MadeOn(v) +
 				": its object is deleted, and driver " + driver + " did not delete anything",
 		}
-	case !f.Ours:
+	case !f.Reachable:
 		return Keep, volume.Say(volume.ReasonDriverMissing, volume.Driver(driver),
 			"driver "+driver+" has not registered and cannot delete volume "+v.Name)
 	case f.Lacks != "":

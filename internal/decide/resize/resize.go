@@ -35,9 +35,9 @@ const (
 type Facts struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Ours means that this process reaches the volume's driver; Expands that its controller service can grow volumes,
+	// Reachable means that this process reaches the volume's driver; Expands that its controller service can grow volumes,
 	// NodeExpands that its node service takes part.
-	Ours, Expands, NodeExpands bool
+	Reachable, Expands, NodeExpands bool
 	// Refused says that the driver's last answer to the size in the claim's
 	// allocatedResources was a final no: the volume does not have that size.
 	Refused bool
@@ -65,7 +65,7 @@ func Claim(f Facts) Plan {
 		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" is not bound to a CSI volume")
 	}
 	have := c.Status.Capacity[corev1.ResourceStorage]
-	if f.Ours && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0 {
+	if f.Reachable && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0 {
 		p := nothing(volume.ReasonResized, volume.Actor{}, "the resize of volume "+v.Name+" is over")
 		p.Step = Settle
 		return p
@@ -86,7 +86,7 @@ func bound(f Facts, have resource.Quantity) Plan {
 		return Plan{Because: Pending(f)}
 	case want.Cmp(have) <= 0:
 		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" has the size that it requests")
-	case !f.Ours:
+	case !f.Reachable:
 		return nothing(volume.ReasonDriverMissing, volume.Driver(v.Spec.CSI.Driver),
 			"driver "+v.Spec.CSI.Driver+" has not registered")
 	case !f.Expands && !f.NodeExpands:

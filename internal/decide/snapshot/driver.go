@@ -18,9 +18,9 @@ type DriverFactsOf[C Object[C]] struct {
 	Content C
 	// Class is the class that the content names, or nil.
 	Class *Class
-	// Ours says that the content's driver is called by this process; Takes, Lists and Gets are its capabilities: take and
-	// delete, list, and look for one.
-	Ours, Takes, Lists, Gets bool
+	// Reachable says that the content's driver is called by this process; Takes, Lists and Gets are its capabilities:
+	// take and delete, list, and look for one.
+	Reachable, Takes, Lists, Gets bool
 	// Places means that requests to the driver carry the topology in which a snapshot must be usable.
 	Places bool
 	Known
@@ -69,7 +69,7 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 			", and driver "+v.Driver+" did not delete anything")
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
 		return p
-	case !f.Ours:
+	case !f.Reachable:
 		return rest[C](volume.ReasonDriverMissing, volume.Driver(v.Driver), "driver "+v.Driver+" has not registered")
 	case v.Member && c.GetDeletionTimestamp() == nil:
 		return rest[C](k.Pending, groupController(), content+" is a member of a group")

@@ -83,9 +83,9 @@ func newClaim(
 	return claim, sized(claim, find)
 }
 
-// misses returns an error if a claim does not have the options with which its volume is to be created again.
-func misses(has, want *corev1.PersistentVolumeClaim, opts map[string]string) error {
-	w := doors.Wish{Source: want.Spec.DataSource}
+// mismatch returns an error if a claim does not have the options with which its volume is to be created again.
+func mismatch(has, want *corev1.PersistentVolumeClaim, opts map[string]string) error {
+	w := doors.ClaimRequest{Source: want.Spec.DataSource}
 	for key := range opts {
 		switch key {
 		case "size":
@@ -100,7 +100,7 @@ func misses(has, want *corev1.PersistentVolumeClaim, opts map[string]string) err
 			}
 		}
 	}
-	return w.Misses(has)
+	return w.Mismatch(has)
 }
 
 func unknownOption(key string, known map[string]option) error {

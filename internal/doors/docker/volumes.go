@@ -87,7 +87,7 @@ func (d *Door) create(ctx context.Context, r request) (answer, error) {
 			return answer{}, fmt.Errorf("volume %s is not created: its claim would be %s, which volume %s has", r.Name, c.Name,
 				nameOf(c))
 		case c.DeletionTimestamp == nil:
-			if err := misses(c, want, r.Opts); err != nil {
+			if err := mismatch(c, want, r.Opts); err != nil {
 				return answer{}, fmt.Errorf("volume %s already exists, and %w", r.Name, err)
 			}
 			return answer{}, d.show(ctx, c)

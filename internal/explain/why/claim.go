@@ -132,7 +132,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	p := provision.ClaimFactsOf(f.View, provision.ClaimFacts{
 		Claim: f.Claim, Intent: f.intent(), Driver: f.Class.Provisioner,
 	})
-	p.Partial, p.Ours = true, f.provides(p.Driver)
+	p.Partial, p.Reachable = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
 	if plan.Because.Reason == volume.ReasonDriverMissing {
 		return volume.Condition{Because: drivers.OrMeant(f.View, p.Driver, plan.Because), Stuck: true}

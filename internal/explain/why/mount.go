@@ -95,7 +95,7 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 		}
 		switch {
 		case c.Status == corev1.ConditionTrue:
-			if l, ill := w.ill(subject, p); ill {
+			if l, ok := w.unhealthyMount(subject, p); ok {
 				return l
 			}
 			return chain.New(subject, chain.OK, volume.ReasonMounted,
@@ -117,8 +117,8 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 	return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Mounted(p)
 }
 
-// ill repeats what the node agent reports about a mounted volume that is unhealthy.
-func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
+// unhealthyMount repeats what the node agent reports about a mounted volume that is unhealthy.
+func (w Walk) unhealthyMount(subject string, p *corev1.Pod) (chain.Link, bool) {
 	c := cluster.PodCondition(p, volume.ConditionVolumesHealthy)
 	if !cluster.IsFalse(c) {
 		return chain.Link{}, false

@@ -39,7 +39,7 @@ func (f facts) volumeAlone() chain.Link {
 func (f facts) reclaimed() volume.Condition {
 	v, driver := f.Volume, provision.DeleterOf(f.Volume)
 	facts := provision.VolumeFactsOf(f.View, v)
-	facts.Ours = f.provides(driver)
+	facts.Reachable = f.provides(driver)
 	_, b := provision.Volume(facts)
 	if c, ok := f.uncalled(driver); ok && b.Reason == volume.ReasonDeleting {
 		return c

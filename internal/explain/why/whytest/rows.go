@@ -29,7 +29,7 @@ func ClaimRows() []Row {
 		}},
 		{"the driver is nowhere", "pvc/data", func(s *Scene) { s.Unbound(); s.All.CSINodes = nil }},
 		{"the provisioner has not begun", "pvc/data", (*Scene).Unbound},
-		{"the driver is making the volume", "pvc/data", func(s *Scene) { s.Unbound(); s.Making() }},
+		{"the driver is making the volume", "pvc/data", func(s *Scene) { s.Unbound(); s.Creating() }},
 		{"the class has parameters that make no sense", "pvc/data", func(s *Scene) {
 			s.Unbound()
 			s.Class.Parameters = map[string]string{
@@ -156,7 +156,7 @@ func namedRows() []Row {
 		{"deleted while a copy of it is made", "pvc/data", func(s *Scene) {
 			s.Claim.DeletionTimestamp, s.Claim.Finalizers, s.All.Pods = Now(),
 				[]string{"example.com/keep", volume.FinalizerCloning}, nil
-			s.Making()
+			s.Creating()
 			s.All.Begun[0].Source, s.All.Begun[0].SourceName = "h1", "data"
 		}},
 		{"deleted while nobody can say whether a copy is made", "pvc/data", func(s *Scene) {
