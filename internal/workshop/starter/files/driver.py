@@ -245,7 +245,7 @@ class Driver:
 
     def exists(self, volume):
         if not is_id(volume) or not os.path.isdir(self.home(volume)):
-            raise Refused('NOT_FOUND', f'volume {volume!r}') does not exist
+            raise Refused('NOT_FOUND', f'there is no volume {volume!r}')
 
 
 def answering(method, call, lock):
