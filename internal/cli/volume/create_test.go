@@ -120,7 +120,7 @@ func TestMayResize(t *testing.T) {
 		t.Error(got)
 	}
 	c.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
-	if got := refused("1Gi"); !strings.Contains(got, "do not become smaller") {
+	if got := refused("1Gi"); !strings.Contains(got, "cannot shrink") {
 		t.Error(got)
 	}
 	if same, more := refused("2Gi"), refused("3Gi"); same != "<nil>" || more != "<nil>" {

@@ -32,7 +32,7 @@ func resizeCommand(s *shell.Shell) *cobra.Command {
 		Use:   "resize CLAIM SIZE",
 		Short: "Expand the volume of a claim, and wait until it is expanded",
 		Long: `Expand the volume of a claim, also while it is mounted, and wait until it is expanded.
-A volume does not become smaller. The filesystem of a volume that is not mounted
+A volume cannot shrink. The filesystem of a volume that is not mounted
 grows when it is mounted next.`,
 		Example:           `  volplane resize data 20Gi`,
 		Args:              cobra.ExactArgs(2),
