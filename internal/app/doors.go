@@ -82,7 +82,7 @@ func doorPart(ctx context.Context, name string, open open, o *options.DoorOption
 	}
 	return []lifecycle.Part{{Name: name, Run: func(ctx context.Context) error {
 		if err := serve(ctx); err != nil && ctx.Err() == nil {
-			o.Log.Error("volumes are not served any more", "door", name, "err", err)
+			o.Log.Error("volumes are no longer served", "door", name, "err", err)
 		}
 		<-ctx.Done()
 		return nil

@@ -117,7 +117,7 @@ func (d *drivers) identify(ctx context.Context, namespace, name string) (driverh
 		},
 	}, metav1.CreateOptions{})
 	if apierrors.IsNotFound(err) {
-		return none, errors.New("there is none: create it and its roles with 'volplane apply'")
+		return none, errors.New("it does not exist: create it and its roles with 'volplane apply'")
 	}
 	if err != nil {
 		return none, fmt.Errorf("its token: %w", err)
@@ -147,7 +147,7 @@ func (d *drivers) ensureObject(ctx context.Context, file driverfile.Driver, said
 	}
 	_, err := all.Create(ctx, file.CSIDriver(said.Controller), metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
-		d.Log.Warn("the CSIDriver of a driver cannot be made", "driver", said.Name, "err", err)
+		d.Log.Warn("the CSIDriver of a driver cannot be created", "driver", said.Name, "err", err)
 	}
 }
 
@@ -197,7 +197,7 @@ func (d *drivers) writeNotes(ctx context.Context) {
 		_, err = d.Client.CoreV1().Nodes().Patch(ctx, d.Node, types.MergePatchType, body, metav1.PatchOptions{})
 	}
 	if err != nil && ctx.Err() == nil {
-		d.Log.Warn("the node cannot be told which drivers do not run", "node", d.Node, "err", err)
+		d.Log.Warn("the drivers that do not run cannot be reported to the node", "node", d.Node, "err", err)
 	}
 }
 

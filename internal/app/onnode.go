@@ -36,7 +36,7 @@ func placeOnNode(ctx context.Context, o options.ControllersOptions, d *csi.Drive
 }
 
 // errMoved says that what the controllers know of their node is not true any more.
-var errMoved = errors.New("the driver says another topology of this node than when the controllers were started")
+var errMoved = errors.New("the driver reports a different topology of this node than when the controllers were started")
 
 // whileThere calls run, and ends it with an error when the driver, after it has come back, says that the node is
 // elsewhere. A topology that it had before could be that of another node now, whose volumes would be deleted here.

@@ -115,7 +115,7 @@ func mayRead(ctx context.Context, client kubernetes.Interface, a kube.Access, lo
 			review, err := reviewAccess(ctx, client,
 				authorizationv1.ResourceAttributes{Verb: verb, Group: a.Group, Resource: a.Resource})
 			if err != nil {
-				log.Warn("the API server does not say what this process may read; it is asked again", "err", err)
+				log.Warn("the API server does not answer what this process may read; will be retried", "err", err)
 				return false, nil
 			}
 			if may = review.Allowed; !may {

@@ -270,7 +270,7 @@ func (p *planeNodes) follow(ctx context.Context, log *slog.Logger, write func([]
 		all, changed := p.all()
 		var again <-chan time.Time
 		if err := write(all); err != nil && ctx.Err() == nil {
-			log.Warn("the addresses of control planes are not written, which is tried again", "err", err)
+			log.Warn("the addresses of control planes are not written; will be retried", "err", err)
 			again = time.After(writePause)
 		}
 		select {

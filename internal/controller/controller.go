@@ -206,6 +206,6 @@ func (c *Controller) Run(ctx context.Context) error {
 // busy explains why a call waits. All keys that wait in a lane get the same words, so that their
 // events are alike.
 func busy(l Lane) volume.Because {
-	return volume.Say(volume.ReasonDriverBusy, volume.Driver(l.Driver), "driver "+l.Driver+" works on as many calls to "+
-		l.Call+" volumes as may run at the same time; this one waits for a slot")
+	return volume.Say(volume.ReasonDriverBusy, volume.Driver(l.Driver), "driver "+l.Driver+
+		" has reached its limit of concurrent "+l.Call+" calls; waiting for a slot")
 }

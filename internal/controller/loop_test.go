@@ -136,7 +136,7 @@ func TestWaitingIsTold(t *testing.T) {
 func TestBusyIsExplained(t *testing.T) {
 	want := volume.Because{
 		Reason: volume.ReasonDriverBusy, Next: volume.Driver("d"),
-		Message: "driver d works on as many calls to create volumes as may run at the same time; this one waits for a slot",
+		Message: "driver d has reached its limit of concurrent create calls; waiting for a slot",
 	}
 	if diff := cmp.Diff(want, busy(Lane{Driver: "d", Call: "create", Namespace: "ns"})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -46,7 +46,7 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 		case CheckNode(now, pod) != nil:
 			return false, CheckNode(now, pod)
 		case cluster.Finished(now) && now.UID == made:
-			return false, fmt.Errorf("pod %s has given up: %s", now.Name, now.Status.Message)
+			return false, fmt.Errorf("pod %s has failed: %s", now.Name, now.Status.Message)
 		case cluster.Finished(now):
 			// It has failed before and is not retried; its successor may succeed.
 			return false, Delete(ctx, client, now)
@@ -128,8 +128,8 @@ func CheckClaim(c *corev1.PersistentVolumeClaim) error {
 		"try again when it is gone", c.Namespace, c.Name, c.Name, c.Namespace)
 }
 
-// Wish has the properties that a claim which may exist already must have. An empty field allows any value.
-type Wish struct {
+// ClaimRequest has the properties that a claim which may exist already must have. An empty field allows any value.
+type ClaimRequest struct {
 	Size   *resource.Quantity
 	Class  string
 	Access corev1.PersistentVolumeAccessMode
@@ -138,8 +138,8 @@ type Wish struct {
 	Source *corev1.TypedLocalObjectReference
 }
 
-// Misses returns an error if a claim does not meet the wish. A larger claim has all of a smaller one.
-func (w Wish) Misses(c *corev1.PersistentVolumeClaim) error {
+// Mismatch returns an error if a claim does not meet the request. A larger claim has all of a smaller one.
+func (w ClaimRequest) Mismatch(c *corev1.PersistentVolumeClaim) error {
 	size, class := c.Spec.Resources.Requests.Storage(), ptr.Deref(c.Spec.StorageClassName, "")
 	from := ptr.Deref(c.Spec.DataSource, corev1.TypedLocalObjectReference{})
 	switch {
@@ -174,7 +174,7 @@ func ParseSize(text string) (resource.Quantity, error) {
 	size, err := resource.ParseQuantity(text)
 	switch {
 	case err != nil || size.Sign() <= 0:
-		return resource.Quantity{}, fmt.Errorf("%.80q is no size: use a number with Mi, Gi or Ti, such as 10Gi", text)
+		return resource.Quantity{}, fmt.Errorf("%.80q is not a size: use a number with Mi, Gi or Ti, such as 10Gi", text)
 	case size.CmpInt64(leastSize) < 0:
 		return resource.Quantity{}, fmt.Errorf("%.80q is less than 1Mi, which no volume has: use a number with Mi, Gi or "+
 			"Ti, such as 10Gi", text)

@@ -165,7 +165,7 @@ func TestGivenUp(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := Mount(ctx, api, asked)
-		if err == nil || !strings.Contains(err.Error(), "pod "+asked.Name+" has given up: node n1 has no room") {
+		if err == nil || !strings.Contains(err.Error(), "pod "+asked.Name+" has failed: node n1 has no room") {
 			t.Errorf("the first: %v", err)
 		}
 		second := make(chan error, 1)

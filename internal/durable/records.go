@@ -278,7 +278,7 @@ func (r *Records[T]) encode(v *T) (string, []byte, error) {
 	*r.Boot(v) = r.boot
 	path, err := r.Path(v)
 	if err == nil && (!filepath.IsLocal(path) || slices.Contains(strings.Split(path, "/"), Quarantine)) {
-		err = fmt.Errorf("%q is no path of a record", path)
+		err = fmt.Errorf("%q is not a path of a record", path)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("write record: %w", err)

@@ -210,7 +210,7 @@ func (f *objects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 	case err == nil && has.Spec.AttachRequired != nil && *has.Spec.AttachRequired == *want.Spec.AttachRequired:
 		return nil
 	case err == nil && has.Labels[volume.LabelMadeBy] != volume.Program:
-		return fmt.Errorf("CSIDriver %s, which was not made by volplane, does not say attachRequired: %t, as the driver "+
+		return fmt.Errorf("CSIDriver %s, which was not created by volplane, does not have attachRequired: %t, as the driver "+
 			"needs: delete it, and it is created again",
 			want.Name, *want.Spec.AttachRequired)
 	case err == nil:

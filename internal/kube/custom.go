@@ -134,7 +134,7 @@ func IsObjectName(name string) bool { return name != "" && len(content.IsPathSeg
 func (c customClient[T, L]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
 	if !IsObjectName(name) {
 		var none T
-		return none, apierrors.NewBadRequest(fmt.Sprintf("%.80q is no name of a %s", name, c.kind))
+		return none, apierrors.NewBadRequest(fmt.Sprintf("%.80q is not a name of a %s", name, c.kind))
 	}
 	return do(ctx, withOptions(c.request(http.MethodGet, name), &opts), c.object())
 }

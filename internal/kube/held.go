@@ -15,7 +15,7 @@ import (
 )
 
 // ErrHeld says that nothing is unmounted, detached or deleted until an administrator has agreed.
-var ErrHeld = errors.New("nothing is taken away")
+var ErrHeld = errors.New("nothing is unmounted, detached or deleted")
 
 // CheckHeld fails with ErrHeld after the API was restored from a backup, or its store was replaced by an older one,
 // until an administrator accepts that unknown volumes may be removed. It reads the API, because a cache may be older
@@ -29,7 +29,7 @@ func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 	if err != nil {
 		return fmt.Errorf("ask whether the API was restored from a backup: %w", err)
 	}
-	return fmt.Errorf("%w: %s, and what was made since may be in use; look at volplane orphans and at the Pods, then run "+
+	return fmt.Errorf("%w: %s, and what was created since may be in use; check volplane orphans and the Pods, then run "+
 		"volplane restore --accept", ErrHeld, Restored(restored))
 }
 

@@ -276,7 +276,8 @@ func (l *IntentLog) choose(object string, batch []putRequest) (name string, err 
 		object = l.leastFull(open)
 	}
 	if open[object] > 0 && open[object] > room {
-		return "", fmt.Errorf("intents %s: %d objects are full: others have to be resolved first", l.place.Name, maxObjects)
+		return "", fmt.Errorf("intents %s: %d objects are full: other intents have to be resolved "+
+			"first", l.place.Name, maxObjects)
 	}
 	return object, nil
 }

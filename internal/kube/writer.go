@@ -114,7 +114,7 @@ func (w Writer[T]) Look(ctx context.Context, namespace, name string) (exists boo
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("look at %s %s: %w", w.kind, name, err)
+		return false, fmt.Errorf("get %s %s: %w", w.kind, name, err)
 	}
 	w.store.recordWrite(got)
 	return true, nil

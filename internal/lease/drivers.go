@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
-// linger is how long the leases of a driver are kept that is no longer reached: it may be about to restart.
-const linger = 10 * time.Second
+// releaseDelay is how long the leases of a driver are kept that is no longer reached: it may be about to restart.
+const releaseDelay = 10 * time.Second
 
 // Drivers holds the leases of each driver whose controller this process reaches, so that only one process calls it:
 // this one, that of another host, or upstream's sidecars. Node-local drivers have no leases: each host calls its own.
@@ -143,7 +143,7 @@ func (d *Drivers) look(ctx context.Context, name string) {
 	case assignment != c.assignment:
 		c.end()
 	case driver == nil && c.lingers == nil:
-		c.lingers = time.AfterFunc(linger, c.end)
+		c.lingers = time.AfterFunc(releaseDelay, c.end)
 	case driver != nil && c.lingers != nil:
 		c.lingers.Stop()
 		c.lingers = nil

@@ -28,7 +28,7 @@ const makeTries = 10
 func makeBelow(root, path string) error {
 	rel, err := filepath.Rel(root, path)
 	if err != nil || !filepath.IsLocal(rel) {
-		return fmt.Errorf("make %s: %w: it is not below %s", path, ErrNotPlain, root)
+		return fmt.Errorf("create %s: %w: it is not below %s", path, ErrNotPlain, root)
 	}
 	at, err := open(root, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -70,7 +70,7 @@ func (t *Table) CheckFree(path string, device bool) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
+		return fmt.Errorf("stat %s: %w", path, err)
 	}
 	if device && info.Mode().IsRegular() && info.Size() == 0 {
 		return nil
@@ -196,9 +196,9 @@ func CheckPath(what, path string) error {
 	case path == "":
 		return fmt.Errorf("no %s", what)
 	case len(path) >= unix.PathMax:
-		return fmt.Errorf("%s %.40q has %d bytes, %d are the most", what, path, len(path), unix.PathMax-1)
+		return fmt.Errorf("%s %.40q has %d bytes, at most %d are allowed", what, path, len(path), unix.PathMax-1)
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0):
-		return fmt.Errorf("%s %.128q is not absolute and clean; name the place itself", what, path)
+		return fmt.Errorf("%s %.128q is not absolute and clean; use its real path", what, path)
 	}
 	fd, err := unix.Openat2(unix.AT_FDCWD, path,
 		&unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
@@ -206,7 +206,7 @@ func CheckPath(what, path string) error {
 	case err == nil:
 		return unix.Close(fd)
 	case errors.Is(err, unix.ELOOP):
-		return fmt.Errorf("%s %.128q is a symbolic link or passes one; name the place itself", what, path)
+		return fmt.Errorf("%s %.128q is a symbolic link or passes through one; use its real path", what, path)
 	case errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR):
 		return fmt.Errorf("%s %.128q: %w", what, path, err)
 	}

@@ -68,7 +68,7 @@ func TestSmallDamageIsMended(t *testing.T) {
 // TestBadDamageIsRefused: serious damage is refused until a user has decided about it; a read-only mount is possible.
 func TestBadDamageIsRefused(t *testing.T) {
 	device, target := broken(t, "clri dir", noticed), t.TempDir()
-	want := "the filesystem on " + device + " has errors that need a person: run e2fsck -f " + device
+	want := "the filesystem on " + device + " has errors that have to be repaired manually: run e2fsck -f " + device
 	for range 2 {
 		if err := Device(t.Context(), device, target, "ext4", []string{"noatime"}); !errors.Is(err, ErrNeedsPerson) ||
 			err.Error() != want {

@@ -54,7 +54,7 @@ func SmallestFS(fsType string) (int64, error) {
 func lookFS(fsType string) (filesystem, error) {
 	f, ok := filesystems()[fsType]
 	if !ok {
-		return f, fmt.Errorf("%w: %q; there are ext4, xfs and btrfs", ErrUnknownFS, fsType)
+		return f, fmt.Errorf("%w: %q; supported are ext4, xfs and btrfs", ErrUnknownFS, fsType)
 	}
 	return f, nil
 }
@@ -100,7 +100,7 @@ func Probe(ctx context.Context, device string) (string, error) {
 		return "", readable(device)
 	}
 	if err != nil {
-		return "", fmt.Errorf("look what is on %s: %w", device, err)
+		return "", fmt.Errorf("probe %s: %w", device, err)
 	}
 	found := ""
 	for line := range strings.Lines(out) {
@@ -123,7 +123,7 @@ const headSize = 1 << 20
 func readable(device string) error {
 	f, err := os.Open(device)
 	if err != nil {
-		return fmt.Errorf("look what is on %s: %w", device, err)
+		return fmt.Errorf("probe %s: %w", device, err)
 	}
 	defer f.Close()
 	size, err := f.Seek(0, io.SeekEnd)
@@ -131,7 +131,7 @@ func readable(device string) error {
 		_, err = io.CopyN(io.Discard, io.NewSectionReader(f, 0, size), min(size, headSize))
 	}
 	if err != nil {
-		return fmt.Errorf("look what is on %s: %w", device, err)
+		return fmt.Errorf("probe %s: %w", device, err)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func Grow(ctx context.Context, device, target, fsType string) error {
 	args := f.grow(device, target)
 	out, err := toolOutput(ctx, args[0], args[1:]...)
 	if err != nil && strings.Contains(out, "Permission denied to resize") {
-		return fmt.Errorf("grow %s: %w", device, ErrGrowLater)
+		return fmt.Errorf("expand %s: %w", device, ErrGrowLater)
 	}
 	return err
 }

@@ -117,7 +117,7 @@ func (o openSearch) backing(ours func(path string) bool) error {
 func DeviceOf(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return "", fmt.Errorf("look at device %s: %w", path, err)
+		return "", fmt.Errorf("stat device %s: %w", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return "", fmt.Errorf("%s is not a block device", path)

@@ -152,7 +152,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	// Access to this directory is access to the mounts and sockets in it.
 	if err := os.MkdirAll(a.RootDir, 0o700); err != nil {
-		return fmt.Errorf("make root directory: %w", err)
+		return fmt.Errorf("create root directory: %w", err)
 	}
 	waits, cancel := context.WithTimeout(ctx, durable.EndWait)
 	defer cancel()
@@ -278,7 +278,7 @@ func (a *Agent) watchMounts(ctx context.Context) {
 		return
 	}
 	if err := mount.Watch(ctx, mountsEvery, a.volumes.CheckMounts); err != nil {
-		a.Log.Warn("changes of mounts are found late, the mount table cannot be watched", "err", err)
+		a.Log.Warn("changes of mounts are noticed late, the mount table cannot be watched", "err", err)
 	}
 }
 

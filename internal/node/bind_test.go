@@ -69,7 +69,7 @@ func TestHostPathIsCovered(t *testing.T) {
 	w, d, host := shownAt(t)
 	w.must(nil, unix.Mount("theirs", host, "tmpfs", 0, ""))
 	w.terminate("p")
-	w.heard("Pod", "p", "FailedUnmount", "something else is mounted there: theirs", "user")
+	w.heard("Pod", "p", "FailedUnmount", "another filesystem is mounted there: theirs", "user")
 	if at, mounted, err := mount.At(host); err != nil || !mounted || at.Source != "theirs" {
 		t.Fatalf("at the host path there is %+v, %v", at, err)
 	}

@@ -34,7 +34,7 @@ func TestWhoHoldsTheMount(t *testing.T) {
 	}
 	w.terminate("p")
 	used := fmt.Sprintf("in use by process %d (sh): an open file in mount namespace mnt:[", holder.Process.Pid)
-	w.heard("Pod", "p", "FailedUnmount", used, "whoever uses the mount on node n1")
+	w.heard("Pod", "p", "FailedUnmount", used, "user of the mount on node n1")
 	w.checkNotDisclosed("hunter2", "")
 	end()
 	w.awaitDeletion("p")

@@ -77,7 +77,7 @@ func TestDeviceNeverShows(t *testing.T) {
 
 // TestDeviceOfADeniedVolume: a driver does not know a volume of which it has
 // published a device, and the device says otherwise: it is asked again, and
-// nothing is taken away beneath it.
+// nothing is unmounted, detached or deleted beneath it.
 func TestDeviceOfADeniedVolume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
@@ -98,7 +98,7 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 			return nil
 		}
 		denied = true
-		return status.Error(codes.NotFound, "there is no such volume")
+		return status.Error(codes.NotFound, "the volume does not exist")
 	})
 	w.endPods("p")
 	if got := d.leftover(); got != "" || mount.IsDevice(at) {
@@ -302,7 +302,7 @@ func TestFailureOfOnePod(t *testing.T) {
 	w.must(nil, os.WriteFile(at, nil, 0o600))
 	w.addVolume(driverName, "v")
 	w.pod("a", "v")
-	w.awaitCondition("a", corev1.ConditionFalse, "something else is there")
+	w.awaitCondition("a", corev1.ConditionFalse, "another file is there")
 	w.pod("b", "v")
 	w.awaitCondition("b", corev1.ConditionTrue, "v-v=")
 }

@@ -85,7 +85,7 @@ func TestHostPathBelow(t *testing.T) {
 	theirs := filepath.Join(host, "theirs")
 	w.must(nil, errors.Join(os.Mkdir(theirs, 0o700), unix.Mount("theirs", theirs, "tmpfs", 0, "")))
 	w.terminate("p")
-	w.heard("Pod", "p", "FailedUnmount", theirs+": something else is mounted there", "user")
+	w.heard("Pod", "p", "FailedUnmount", theirs+": another filesystem is mounted there", "user")
 	testkit.Unmount(w.t, theirs)
 	w.awaitDeletion("p")
 	if left, err := mount.Below(host); err != nil || len(left) > 0 {
@@ -167,7 +167,7 @@ func TestHostPathsRefused(t *testing.T) {
 		"in it":   {filepath.Join(other, "bound/volumes"), "", "leads to a directory that volumes live by"},
 		"link":    {filepath.Join(other, "link"), "", "is not a directory"},
 		"by link": {filepath.Join(other, "link/pool"), "", "symbolic link"},
-		"options": {other, "suid,sync", `option "sync": there are atime`},
+		"options": {other, "suid,sync", `option "sync" is not supported; supported are atime`},
 	} {
 		name := "p" + string(pod[0]) + string(pod[len(pod)-1])
 		w.addVolume(driverName, name)

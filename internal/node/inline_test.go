@@ -82,7 +82,7 @@ func TestInlineVolumeIsRefused(t *testing.T) {
 		inline(p)
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
 	})
-	const refused = "driver d.example does not do volumes of mode Ephemeral: its CSIDriver object lists [Persistent]"
+	const refused = "driver d.example does not support volumes of mode Ephemeral: its CSIDriver object lists [Persistent]"
 	w.awaitCondition("p", corev1.ConditionFalse, refused)
 	w.eventSaid("FailedMount", refused)
 	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"),

@@ -116,7 +116,7 @@ func TestPodIsGivenUpWhenFull(t *testing.T) {
 		}
 		return ""
 	})
-	// It is not attached any more, whatever the reason, and cannot be again: who
+	// It is no longer attached, whatever the reason, and cannot be again: who
 	// has it keeps it.
 	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-has", "n1"),
 		metav1.DeleteOptions{}))

@@ -48,19 +48,19 @@ func restoreAbove(path string) error {
 func obstacles() map[string]obstacle {
 	return map[string]obstacle{
 		"a file": {
-			func(at string) error { return os.WriteFile(at, []byte("data"), 0o600) }, removed, "something else is there: a file",
+			func(at string) error { return os.WriteFile(at, []byte("data"), 0o600) }, removed, "another file is there: a file",
 		},
 		"a symbolic link": {
-			func(at string) error { return os.Symlink("/etc", at) }, removed, "path is a symbolic link or passes one",
+			func(at string) error { return os.Symlink("/etc", at) }, removed, "path is a symbolic link or passes through one",
 		},
 		"a stranger's mount": {
-			tmpfs, func(at string) error { return unix.Unmount(at, 0) }, "something else is mounted there",
+			tmpfs, func(at string) error { return unix.Unmount(at, 0) }, "another filesystem is mounted there",
 		},
 		"a directory with data": {
 			func(at string) error { return os.MkdirAll(at+"/data", 0o700) },
 			func(at string) error { return os.Remove(at + "/data") }, "a directory that is not empty",
 		},
-		"a link above": {replaceByLinkAbove, restoreAbove, "path is a symbolic link or passes one"},
+		"a link above": {replaceByLinkAbove, restoreAbove, "path is a symbolic link or passes through one"},
 	}
 }
 
@@ -72,11 +72,11 @@ func deviceObstacles() map[string]obstacle {
 	away.take = func(at string) error { return errors.Join(unix.Unmount(at, 0), os.Remove(at)) }
 	all["a stranger's mount"] = away
 	all["a directory"] = obstacle{
-		func(at string) error { return os.Mkdir(at, 0o700) }, removed, "something else is there: a directory",
+		func(at string) error { return os.Mkdir(at, 0o700) }, removed, "another file is there: a directory",
 	}
 	all["a stranger's device"] = obstacle{
 		func(at string) error { return unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }, removed,
-		"something else is there: a device",
+		"another file is there: a device",
 	}
 	return all
 }
@@ -190,7 +190,7 @@ func TestHostPathObstacles(t *testing.T) {
 			"is not a directory",
 		},
 		"is a stranger's mount": {
-			all["a stranger's mount"].put, all["a stranger's mount"].take, "something else is mounted there",
+			all["a stranger's mount"].put, all["a stranger's mount"].take, "another filesystem is mounted there",
 		},
 		"is not there": {
 			func(string) error { return nil }, func(at string) error { return os.Mkdir(at, 0o700) }, "make the directory first",

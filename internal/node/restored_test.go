@@ -28,7 +28,7 @@ func TestRestoredAPI(t *testing.T) {
 	w.registered(driverName)
 	w.event(func(e *corev1.Event) bool {
 		return e.Reason == "FailedUnmount" &&
-			strings.Contains(e.Message, `nothing is taken away: the API was restored from a backup of "yesterday"`) &&
+			strings.Contains(e.Message, `nothing is unmounted, detached or deleted: the API was restored from a backup of "yesterday"`) &&
 			e.Annotations[volume.AnnNext] == "user"
 	}, "that the volume is held")
 	driver, there := w.agent.Drivers.Get(driverName)
@@ -37,7 +37,7 @@ func TestRestoredAPI(t *testing.T) {
 	}
 	if _, err := driver.ControllerClient().DeleteVolume(t.Context(),
 		&csipb.DeleteVolumeRequest{VolumeId: "h-a"}); err == nil ||
-		!strings.Contains(err.Error(), "the driver was not called: nothing is taken away") {
+		!strings.Contains(err.Error(), "the driver was not called: nothing is unmounted, detached or deleted") {
 		t.Errorf("a volume is deleted: %v", err)
 	}
 	if got := d.callsFor("h-a"); got != "stage publish" {

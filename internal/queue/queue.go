@@ -197,7 +197,7 @@ func (q *Queue[K]) late(t *ticket[K]) {
 	given := q.lanes.giveBack(t)
 	q.mu.Unlock()
 	if given {
-		q.options.Log.Warn("a call has not returned for long; its place is given to others", q.options.Noun,
+		q.options.Log.Warn("a call has not returned for a long time; its worker slot is given to others", q.options.Noun,
 			fmt.Sprint(t.key), "driver", t.lane.Driver, "after", callPatience)
 	}
 }

@@ -24,7 +24,7 @@ func (g *Gates) Set(text string) error {
 		name, value, found := strings.Cut(pair, "=")
 		on, err := strconv.ParseBool(strings.TrimSpace(value))
 		if !found || err != nil {
-			return fmt.Errorf("%q is no gate: write NAME=true or NAME=false, separated by commas", pair)
+			return fmt.Errorf("%q is not a gate: write NAME=true or NAME=false, separated by commas", pair)
 		}
 		(*g)[strings.TrimSpace(name)] = on
 	}
@@ -110,7 +110,7 @@ func (g Gates) apply(o *Options) error {
 		found, ok := known[name]
 		switch {
 		case !ok && !slices.Contains(strings.Fields(serverGates), name):
-			return fmt.Errorf("--feature-gates: %s is no gate of a sidecar: use some of %s", name,
+			return fmt.Errorf("--feature-gates: %s is not a gate of a sidecar: use some of %s", name,
 				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case ok && found.set != nil:
 			if err := found.set(o, g[name]); err != nil {

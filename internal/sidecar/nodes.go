@@ -84,7 +84,7 @@ func chosenNodes(args []string) (chosen []Role, rest []string, err error) {
 		for program := range strings.SplitSeq(value, ",") {
 			r, known := RoleOf(program)
 			if !known || !r.OfNode() {
-				return nil, nil, fmt.Errorf("%q is no program of a node", program)
+				return nil, nil, fmt.Errorf("%q is not a program of a node", program)
 			}
 			chosen = append(chosen, r)
 		}

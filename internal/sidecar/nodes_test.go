@@ -18,7 +18,7 @@ func TestSeveralOfANode(t *testing.T) {
 	}
 	r, l := nodes[0].Registrar, nodes[1].Liveness
 	got := fmt.Sprint(r.Socket, r.Health, r.Endpoint, r.Dir, " ", l.Socket, l.Address, " ", without)
-	want := "/csi/csi.sock:2/k/registration /other:1 [--logtostderr (the log goes to the standard error)]"
+	want := "/csi/csi.sock:2/k/registration /other:1 [--logtostderr (the log is written to standard error)]"
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -67,7 +67,7 @@ func (r Role) without(set *pflag.FlagSet) []string {
 		}
 	}
 	if rest := set.Args(); len(rest) > 0 {
-		out = append(out, fmt.Sprintf("%q (this is no flag, and no flag is read after it)", strings.Join(rest, " ")))
+		out = append(out, fmt.Sprintf("%q (this is not a flag, and no flag is read after it)", strings.Join(rest, " ")))
 	}
 	return out
 }

@@ -184,7 +184,7 @@ func (o *Options) settleSnapshotMetadata(env func(string) string) error {
 	case m.Cert == "" || m.Key == "":
 		return errors.New("--tls-cert and --tls-key are not both given: clients send tokens, and only over TLS")
 	case m.Port < 1 || m.Port > 65535:
-		return fmt.Errorf("--port %d is no port", m.Port)
+		return fmt.Errorf("--port %d is not a port", m.Port)
 	case m.Timeout <= 0:
 		return errors.New("--timeout must be longer than 0")
 	case m.StreamLimit <= 0:
@@ -210,5 +210,5 @@ func socketPath(text string) (string, error) {
 	case scheme == "unix":
 		return strings.TrimPrefix(rest, "//"), nil
 	}
-	return "", fmt.Errorf("--csi-address %s is no socket of this host: give a path, or unix://PATH", text)
+	return "", fmt.Errorf("--csi-address %s is not a socket of this host: give a path, or unix://PATH", text)
 }

@@ -34,7 +34,7 @@ func meetingFlags() []Flag {
 		},
 		{
 			Name: "kube-api-burst", Of: clients(), Default: "10", Shared: true, WhenGiven: true,
-			Usage: "requests that may go at once before --kube-api-qps counts",
+			Usage: "requests that may be sent in a burst above --kube-api-qps",
 			into:  func(o *Options, _ Role) any { return &o.Burst },
 		},
 		shared(flag("feature-gates", elects, "", "feature `gates`, as NAME=true|false, separated by commas",
@@ -70,7 +70,7 @@ func logFlags() []Flag {
 		ignored("log-text-info-buffer-size", all, text, "", one),
 		ignored("log-json-split-stream", all, boolean, "false", one),
 		ignored("log-json-info-buffer-size", all, text, "", one),
-		ignored("automaxprocs", all, boolean, "", "the Go runtime keeps to the container's share of CPUs by itself"),
+		ignored("automaxprocs", all, boolean, "", "the Go runtime respects the container's CPU limit on its own"),
 	}
 }
 
@@ -96,7 +96,7 @@ func oldFlags() []Flag {
 
 // klogFlags are those of klog, which most of upstream's programs have no longer.
 func klogFlags(of []Role) []Flag {
-	const why = "the log goes to the standard error"
+	const why = "the log is written to standard error"
 	var out []Flag
 	for _, name := range []string{
 		"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output",

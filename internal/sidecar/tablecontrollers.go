@@ -63,9 +63,9 @@ func provisionerFlags() []Flag {
 			"require the place of the node that was chosen, and not the others that the class allows",
 			func(o *Options) any { return &o.Provisioner.StrictTopology }),
 		flag("immediate-topology", of, "true",
-			"tell the driver the places of all nodes with volumes of classes that bind at once",
+			"pass the topologies of all nodes to the driver for classes that bind immediately",
 			func(o *Options) any { return inverted{&o.Provisioner.WithoutImmediateTopology} }),
-		flag("controller-publish-readonly", of, "false", "mark volumes as read-only whose claim wants nothing else",
+		flag("controller-publish-readonly", of, "false", "mark volumes as read-only if their claim requests only that",
 			func(o *Options) any { return &o.Provisioner.PublishReadOnly }),
 		flag("prevent-volume-mode-conversion", of, "true",
 			"refuse to restore a snapshot to a volume of another mode, unless its content allows it",
@@ -82,7 +82,7 @@ func provisionerFlags() []Flag {
 			func(o *Options) any { return &o.Provisioner.OnNode.MaxDelay }),
 		ignored("cloning-protection-threads", of, text, "1", "finalizers of clones are the same worker's"),
 		ignored("snapshot-orphan-sweep-interval", of, text, "5m0s",
-			"the finalizer of a snapshot goes as soon as nothing is restored from it"),
+			"the finalizer of a snapshot is removed as soon as nothing is restored from it"),
 	}
 }
 
@@ -97,7 +97,7 @@ func capacityFlags() []Flag {
 		flag("capacity-poll-interval", of, "1m0s", "interval at which the driver is asked for its free capacity",
 			func(o *Options) any { return &o.CapacityPoll }),
 		flag("capacity-ownerref-level", of, "1",
-			"what owns the capacities: the Pod (0), what has made it (1), or what has made that (2); -1 for nothing",
+			"what owns the capacities: the Pod (0), its owner (1), or the owner of that (2); -1 for nothing",
 			func(o *Options) any { return &o.raw.ownerLevel }),
 		ignored("capacity-threads", of, text, "1", "one worker is enough for what the driver is asked once a minute"),
 		ignored("kube-api-capacity-qps", of, text, "1", unlimited),
@@ -108,7 +108,7 @@ func capacityFlags() []Flag {
 func attacherFlags() []Flag {
 	of := with(Attacher)
 	return []Flag{
-		flag("max-entries", of, "0", "how many volumes the driver is asked to list at once, 0 for as many as it likes; "+
+		flag("max-entries", of, "0", "how many volumes the driver is asked to list per call, 0 for no limit; "+
 			"volplane controller asks for 500 unless it is given",
 			func(o *Options) any { return givenCount{&o.Attacher.MaxEntries} }),
 		flag("default-fstype", of, "", "filesystem `type` of volumes that name none",
@@ -151,7 +151,7 @@ func snapshotterFlags() []Flag {
 			"characters of the UID in the names of groups of snapshots; -1 for all of them",
 			func(o *Options) any { return cut{&o.Snapshotter.GroupNameLength} }),
 		flag("extra-create-metadata", of, "false",
-			"tell the driver the names of the snapshot and of its content with CreateSnapshot",
+			"pass the names of the snapshot and of its content to the driver with CreateSnapshot",
 			func(o *Options) any { return &o.Snapshotter.ExtraMetadata }),
 		flag("node-deployment", of, "false", "take only the snapshots of volumes of the node $NODE_NAME",
 			func(o *Options) any { return &o.raw.snapshotsOfNode }),
@@ -173,9 +173,9 @@ func snapshotControllerFlags() []Flag {
 func healthMonitorFlags() []Flag {
 	of := with(HealthMonitor)
 	return []Flag{
-		flag("monitor-interval", of, "1m0s", "interval at which each volume is asked for",
+		flag("monitor-interval", of, "1m0s", "interval at which each volume is requested",
 			func(o *Options) any { return &o.HealthMonitor.Every }),
-		ignored("list-volumes-interval", of, text, "5m0s", "a list is asked for at --monitor-interval, too"),
+		ignored("list-volumes-interval", of, text, "5m0s", "a list is also requested at --monitor-interval"),
 		flag("enable-node-watcher", of, "false", "tell claims when the node of their Pod has failed",
 			func(o *Options) any { return &o.HealthMonitor.WatchesNodes }),
 		ignored("volume-list-add-interval", of, text, "5m0s", watched),

@@ -6,7 +6,7 @@ func snapshotMetadataFlags() []Flag {
 	of := with(SnapshotMetadata)
 	const defaults = "those of Go if empty"
 	return append([]Flag{
-		flag("timeout", of, "1m0s", "time limit of each call of the driver whose answer is no stream",
+		flag("timeout", of, "1m0s", "time limit of each call of the driver whose answer is not a stream",
 			func(o *Options) any { return &o.SnapshotMetadata.Timeout }),
 		flag("port", of, "50051", "port of the service SnapshotMetadata",
 			func(o *Options) any { return &o.SnapshotMetadata.Port }),
@@ -28,6 +28,6 @@ func snapshotMetadataFlags() []Flag {
 			func(o *Options) any { return &o.raw.httpEndpoint }),
 		flag("disable-metrics", of, "false", "serve health only",
 			func(o *Options) any { return &o.raw.withoutMetrics }),
-		ignored("legacy_stderr_threshold_behavior", of, boolean, "", "the log goes to the standard error"),
+		ignored("legacy_stderr_threshold_behavior", of, boolean, "", "the log is written to standard error"),
 	}, klogFlags(of)...)
 }

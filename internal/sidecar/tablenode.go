@@ -11,7 +11,7 @@ func registrarFlags() []Flag {
 			func(o *Options) any { return &o.Registrar.Timeout }),
 		flag("health-port", of, "0", "port of /healthz; --http-endpoint is newer",
 			func(o *Options) any { return &o.raw.healthPort }),
-		flag("mode", of, "", "kubelet-registration-probe ends at once, for probes of old manifests",
+		flag("mode", of, "", "kubelet-registration-probe exits immediately, for probes of old manifests",
 			func(o *Options) any { return &o.raw.mode }),
 	}
 }

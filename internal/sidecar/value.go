@@ -29,7 +29,7 @@ type cut struct{ n *int }
 func (v cut) Set(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < -1 {
-		return fmt.Errorf("%q is no length: give a number of characters, or -1 for all of them", text)
+		return fmt.Errorf("%q is not a length: give a number of characters, or -1 for all of them", text)
 	}
 	*v.n = max(n, 0)
 	return nil
@@ -49,7 +49,7 @@ type workerCount struct{ n *int }
 func (v workerCount) Set(text string) error {
 	n, err := strconv.ParseUint(text, 0, 16)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q is no number of workers: give one between 1 and 65535", text)
+		return fmt.Errorf("%q is not a number of workers: give one between 1 and 65535", text)
 	}
 	*v.n = int(n)
 	return nil
@@ -69,7 +69,7 @@ type givenCount struct{ n **int32 }
 func (v givenCount) Set(text string) error {
 	n, err := strconv.ParseInt(text, 0, 32)
 	if err != nil {
-		return fmt.Errorf("%q is no number of at most 32 bits", text)
+		return fmt.Errorf("%q is not a number of at most 32 bits", text)
 	}
 	given := int32(n)
 	*v.n = &given
@@ -95,7 +95,7 @@ func (v labels) Set(text string) error {
 		}
 		key, value, found := strings.Cut(pair, ":")
 		if !found || strings.TrimSpace(key) == "" {
-			return fmt.Errorf("%q is no label: write KEY:VALUE, separated by commas", pair)
+			return fmt.Errorf("%q is not a label: write KEY:VALUE, separated by commas", pair)
 		}
 		out[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}

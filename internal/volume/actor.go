@@ -121,7 +121,7 @@ func actorTexts() []actorText {
 		{KindAdministrator, "administrator of a node", "administrator of node "},
 		{KindControlPlane, "administrator of the control plane", ""},
 		{KindNode, "node", "node "},
-		{KindMountUser, "", "whoever uses the mount on node "},
+		{KindMountUser, "", "user of the mount on node "},
 		{KindPod, "", "pod "},
 		{KindClaim, "", "pvc "},
 		{KindFlexDriver, "", "FlexVolume driver "},

@@ -23,7 +23,7 @@ func TestActorText(t *testing.T) {
 		{"node n1", NodeAgent("n1"), KindNode, "n1"},
 		{"node a, b", NodeAgent("a, b"), KindNode, "a, b"},
 		{"node", AnyNodeAgent(), KindNode, ""},
-		{"whoever uses the mount on node n1", MountUser("n1"), KindMountUser, "n1"},
+		{"user of the mount on node n1", MountUser("n1"), KindMountUser, "n1"},
 		{"pod web", PodActor("web"), KindPod, "web"},
 		{"pod ns/web", PodActor("ns/web"), KindPod, "ns/web"},
 		{"pvc data", ClaimActor("data"), KindClaim, "data"},

@@ -56,7 +56,7 @@ func TestAnswerIn(t *testing.T) {
 	for text, want := range map[string]string{
 		"NotFound: no such volume":                                             "user",
 		"rpc error: code = OutOfRange desc = too large":                        "user",
-		"driver d made no volume: InvalidArgument: Internal: no":               "user",
+		"driver d did not create a volume: InvalidArgument: Internal: no":      "user",
 		"Internal: on fire":                                                    "d",
 		"Internal: backend: NotFound: pool p1 is rebuilding":                   "d",
 		"Unavailable: upstream answered ResourceExhausted: try later":          "d",

@@ -68,10 +68,10 @@ func (t Tree) Complete() (Tree, error) {
 	all := map[string]File{}
 	for _, f := range t {
 		if !fs.ValidPath(f.Path) || f.Path == "." {
-			return nil, fmt.Errorf("%q is no path in a tree", f.Path)
+			return nil, fmt.Errorf("%q is not a path in a tree", f.Path)
 		}
 		if _, twice := all[f.Path]; twice {
-			return nil, fmt.Errorf("%s is there twice", f.Path)
+			return nil, fmt.Errorf("%s exists twice", f.Path)
 		}
 		all[f.Path] = f
 	}
@@ -80,7 +80,7 @@ func (t Tree) Complete() (Tree, error) {
 			if above, ok := all[dir]; !ok {
 				all[dir] = Directory(dir)
 			} else if !above.Mode.IsDir() {
-				return nil, fmt.Errorf("%s is below %s, which is no directory", f.Path, dir)
+				return nil, fmt.Errorf("%s is below %s, which is not a directory", f.Path, dir)
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func TestControlPlaneFetchesKeys(t *testing.T) {
 		status, said := a.fetch(a.token, a.key)
 		hasKeys(t, dir, status, said)
 	}
-	want("another key", 403, "was used already")(a.fetch(a.token, other))
+	want("another key", 403, "has already been used")(a.fetch(a.token, other))
 	want("revoke", 200, "")(post(t, standalonetest.Remote(t, s), identity.PathRevocation,
 		encode(t, identity.Revoke{Node: "two"})))
 	want("after it was revoked", 401, "")(a.fetch(a.token, a.key))

@@ -59,7 +59,7 @@ func TestAHostAndItsDelegatedDrivers(t *testing.T) {
 func (c *hostCluster) delegatedObjects() {
 	ctx := c.t.Context()
 	for driver, want := range map[string]string{
-		sharedDriver: "", lentDriver: "is neither node-local nor delegated", ownDriver: `was not made on the node`,
+		sharedDriver: "", lentDriver: "is neither node-local nor delegated", ownDriver: `was not created on the node`,
 	} {
 		class := driver[:len(driver)-len(".example.com")]
 		claim := c.claim("of-"+class, class, "n2")

@@ -126,7 +126,8 @@ func (c *hostCluster) object(
 	class := must(c.admin.StorageV1().StorageClasses().Get(c.t.Context(), *claim.Spec.StorageClassName,
 		metav1.GetOptions{}))(c.t)
 	plan := provision.Claim(provision.ClaimFacts{
-		Claim: claim, Class: class, Driver: class.Provisioner, Ours: true, Scope: volume.Scope{Node: node}, Partial: true,
+		Claim: claim, Class: class, Driver: class.Provisioner, Reachable: true, Scope: volume.Scope{Node: node},
+		Partial: true,
 	})
 	if plan.Intent == nil {
 		c.t.Fatalf("no volume is made for claim %s: %s", claim.Name, plan.Because.Message)
@@ -164,15 +165,15 @@ func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 			v.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi")
 		}, ""},
 		{"a claim of another node", "own", "n2", "n1", nil, `is for node "n2"`},
-		{"in the name of another node", "own", "n2", "n2", nil, `was not made on the node`},
-		{"in nobody's name", "own", "n1", "", nil, `was not made on the node`},
+		{"in the name of another node", "own", "n2", "n2", nil, `was not created on the node`},
+		{"in nobody's name", "own", "n1", "", nil, `was not created on the node`},
 		{"a driver that the control plane calls", "network", "n1", "n1", nil, "is neither node-local nor delegated"},
 		{"a driver that its claim does not ask for", "network", "n1", "n1", func(v *corev1.PersistentVolume) {
 			v.Spec.CSI.Driver = ownDriver
 		}, "gets no volume"},
 		{"no CSI driver", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
 			v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc"}}
-		}, "is no CSI volume"},
+		}, "is not a CSI volume"},
 		{"a Secret to publish with", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
 			v.Spec.CSI.NodePublishSecretRef = secret
 		}, "is not what claim"},
@@ -332,7 +333,7 @@ func TestAHostTouchesNothingElse(t *testing.T) {
 		`{"metadata":{"annotations":{"volplane.dev/provisioned-on":"n2"}}}`), "changes more")
 	c.expect("its volume is lost", patch(mineV.Name, `{"metadata":{"annotations":{"volplane.dev/lost-with":"n1"}}}`),
 		"changes more")
-	c.expect("another node's volume", patch(theirsV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "was not made on")
+	c.expect("another node's volume", patch(theirsV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "was not created on")
 	pvs := c.n1.CoreV1().PersistentVolumes()
 	c.expect("a volume in use is deleted", pvs.Delete(ctx, mineV.Name, metav1.DeleteOptions{}), "is not to be deleted")
 	c.expect("another's is deleted", pvs.Delete(ctx, theirsV.Name, metav1.DeleteOptions{}), "is not to be deleted")
@@ -397,7 +398,7 @@ func (c *hostCluster) attachments(mine, theirs *corev1.PersistentVolume) {
 		return err
 	}
 	c.expect("its volume is attached", patch("mine", "status"), "")
-	c.expect("another's volume is attached", patch("theirs", "status"), "was not made on the node")
+	c.expect("another's volume is attached", patch("theirs", "status"), "was not created on the node")
 	_, err := c.n1.StorageV1().VolumeAttachments().Patch(ctx, "mine", types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"volplane.dev/lost-with":"n1"}}}`), metav1.PatchOptions{})
 	c.expect("an attachment is lost", err, "changes more")

@@ -171,7 +171,7 @@ func unpack(file, into string) (m Manifest, err error) {
 		}
 	}
 	if errors.Is(err, ErrNewer) {
-		return m, fmt.Errorf("%s: %w; use the program that made it", file, err)
+		return m, fmt.Errorf("%s: %w; use the program that created it", file, err)
 	}
 	if err != nil {
 		return m, fmt.Errorf("%w: %s: %w", ErrBroken, file, err)

@@ -144,7 +144,7 @@ func extract(from io.Reader, into *os.Root) (Manifest, error) {
 	for t := tar.NewReader(z); ; {
 		h, err := t.Next()
 		if err != nil {
-			return Manifest{}, fmt.Errorf("it ends too early: %w", err)
+			return Manifest{}, fmt.Errorf("it is truncated: %w", err)
 		}
 		if h.Name == manifestName {
 			m, err := readManifest(t, sums)
@@ -167,7 +167,7 @@ func extract(from io.Reader, into *os.Root) (Manifest, error) {
 func atEnd(z io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(z, maxFile))
 	if err == nil && n == maxFile {
-		err = errors.New("it goes on behind its end")
+		err = errors.New("it continues after its end")
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func acceptable(h *tar.Header, before map[string]string) error {
 	known := h.Name == snapshotName || isKept(h)
 	if h.Typeflag != tar.TypeReg || !filepath.IsLocal(h.Name) || filepath.Clean(h.Name) != h.Name || !known || twice ||
 		h.Size > most || len(before) >= maxFiles {
-		return fmt.Errorf("%.200q of %d bytes is no part of a backup", h.Name, h.Size)
+		return fmt.Errorf("%.200q of %d bytes is not part of a backup", h.Name, h.Size)
 	}
 	return nil
 }

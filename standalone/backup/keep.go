@@ -37,7 +37,7 @@ func Keep(ctx context.Context, o Options, every time.Duration, most int, log *sl
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		log.Error("no backup is made, will be tried again", "err", err)
+		log.Error("no backup is created, will be retried", "err", err)
 		if !pause(ctx, min(every, retry)) {
 			return
 		}

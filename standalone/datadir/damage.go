@@ -57,7 +57,7 @@ func (d *damage) Error() string {
 	fmt.Fprintf(&out, `
 Next step:
   volplane restore %s --data-dir %s
-Do not delete anything in %s before that. Without a backup, repair what is damaged, or start anew with another
+Do not delete anything in %s before that. Without a backup, repair what is damaged, or start from scratch with another
 directory and --data-dir; this directory keeps the data of the volumes, in pool.`, restore, d.dir, d.dir)
 	return out.String()
 }

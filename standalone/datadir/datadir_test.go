@@ -146,7 +146,7 @@ func TestThroughALink(t *testing.T) {
 	}
 	for _, path := range []string{"link", "link/a/b", "dangling"} {
 		_, err := datadir.Open(filepath.Join(place, path))
-		if !errors.Is(err, datadir.ErrLink) || !strings.Contains(err.Error(), "name the place itself with --data-dir") {
+		if !errors.Is(err, datadir.ErrLink) || !strings.Contains(err.Error(), "use its real path with --data-dir") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -162,7 +162,7 @@ func walk(name []byte, b *bolt.Bucket) error {
 			return nil
 		}
 		if len(k) < revisionBytes {
-			return fmt.Errorf("the key %.40x is no revision", k)
+			return fmt.Errorf("the key %.40x is not a revision", k)
 		}
 		if err := proto.Unmarshal(v, &mvccpb.KeyValue{}); err != nil {
 			return fmt.Errorf("the value at revision %d: %w", mvcc.BytesToRev(k).Main, err)

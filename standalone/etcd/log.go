@@ -45,7 +45,7 @@ func readLog(dir string) (logFacts, error) {
 	for i, path := range names {
 		var sequence, index uint64
 		if _, err := fmt.Sscanf(filepath.Base(path), "%016x-%016x.wal", &sequence, &index); err != nil {
-			return l, fmt.Errorf("%w: %s has no name of a log file", ErrDamaged, path)
+			return l, fmt.Errorf("%w: %s does not have the name of a log file", ErrDamaged, path)
 		}
 		if i == 0 {
 			l.first = index

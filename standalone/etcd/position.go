@@ -38,7 +38,7 @@ func Recorded(path string) (p Position, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return Position{}, nil
 	case err == nil && (p.Revision <= 0 || p.Cluster == ""):
-		err = fmt.Errorf("read %s: it names no position of etcd", path)
+		err = fmt.Errorf("read %s: it does not name a position of etcd", path)
 	}
 	if err != nil {
 		return Position{}, fmt.Errorf("%w; remove the file if etcd has not been replaced since the last start", err)

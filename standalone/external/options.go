@@ -70,7 +70,7 @@ func (o Options) Validate() error {
 func (o Options) validatePrefix() error {
 	switch {
 	case o.Prefix == "":
-		return errors.New("--etcd-servers needs --etcd-prefix, such as /volplane/SITE, below which no one else has keys")
+		return errors.New("--etcd-servers needs --etcd-prefix, such as /volplane/SITE, below which no other program has keys")
 	case len(o.Prefix) > mostPrefix || !regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`).MatchString(o.Prefix):
 		return fmt.Errorf("--etcd-prefix %.*q is not a path such as /volplane/SITE, of letters, digits, '.', '_' and '-', "+
 			"with at most %d bytes", mostPrefix, o.Prefix, mostPrefix)

@@ -109,7 +109,7 @@ func (d *door) guard(next http.Handler) http.Handler {
 		secure(w.Header())
 		switch {
 		case !isLoopback(r.Host):
-			http.Error(w, "this host is asked for by another name", http.StatusMisdirectedRequest)
+			http.Error(w, "this host is requested by another name", http.StatusMisdirectedRequest)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "the page can only be read", http.StatusMethodNotAllowed)

@@ -159,7 +159,7 @@ func metaMoments(o object, is metav1.Object) []moment {
 	}
 	if d := is.GetDeletionTimestamp(); d != nil {
 		asked := d.Add(-time.Duration(ptr.Deref(is.GetDeletionGracePeriodSeconds(), 0)) * time.Second)
-		out = append(out, momentOf(asked, o, "its deletion was asked for", "the object"))
+		out = append(out, momentOf(asked, o, "its deletion was requested", "the object"))
 	}
 	return out
 }

@@ -39,7 +39,7 @@ type target struct {
 	root string
 }
 
-var errNoPage = errors.New("there is no such page")
+var errNoPage = errors.New("this page does not exist")
 
 // targetOf reads an address, "claims?page=2".
 func targetOf(address string) (target, error) {

@@ -89,7 +89,7 @@ func HashIn(dir string) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for the certificate authority: %w", err)
+		return "", fmt.Errorf("find the certificate authority: %w", err)
 	}
 	cert, err := durable.ReadFile(filepath.Join(dir, caCert), largest)
 	if err != nil {
@@ -121,7 +121,7 @@ func (a *Authority) Seal(purpose, text string) (string, error) {
 func parseKey(data []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, errors.New("there is no key in PEM")
+		return nil, errors.New("no PEM key was found")
 	}
 	return x509.ParseECPrivateKey(block.Bytes)
 }

@@ -92,7 +92,7 @@ func Revoke(ctx context.Context, dataDir, name string) (r Revoked, err error) {
 	}
 	_, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return r, fmt.Errorf("node %s is revoked; look for the Node: %w", name, err)
+		return r, fmt.Errorf("node %s is revoked; get the Node: %w", name, err)
 	}
 	r.Known = err == nil
 	return r, nil

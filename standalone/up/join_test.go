@@ -221,7 +221,7 @@ func TestJoin(t *testing.T) {
 	f.refuses("another prefix", wrong, `are below "/volplane/here"`)
 	wrong = o
 	wrong.EncryptionConfig = write(t, "config.yaml", []byte("x"))
-	f.refuses("a configuration of its own", wrong, "leave out --encryption-provider-config")
+	f.refuses("a configuration of its own", wrong, "omit --encryption-provider-config")
 	wrong = o
 	wrong.Node = "three"
 	f.refuses("another name", wrong, "--name is three")
@@ -230,7 +230,7 @@ func TestJoin(t *testing.T) {
 	f.refuses("no store", wrong, "--join needs --etcd-servers")
 	f.joins(o, "two")
 	f.same(o)
-	f.refuses("another host with the same file", f.host(file), "was used already")
+	f.refuses("another host with the same file", f.host(file), "has already been used")
 	f.joins(o, "two")
 	other := o
 	other.Join = f.other()

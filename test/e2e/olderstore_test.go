@@ -40,7 +40,7 @@ func TestOlderStore(t *testing.T) {
 	p = restarted(t, dir)
 	const says = "an older etcd, or another one, was put in the place of the one of"
 	testkit.Eventually(t, time.Minute, func() string {
-		return containing(typeInto(t, p, "volplane get events"), "nothing is taken away: "+says)
+		return containing(typeInto(t, p, "volplane get events"), "nothing is unmounted, detached or deleted: "+says)
 	})
 	for _, command := range []string{"volplane status", "volplane why || true", "cat " + dir + ".log"} {
 		want := says

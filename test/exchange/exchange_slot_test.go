@@ -270,7 +270,7 @@ func (e *exchange) inDriver(ctx context.Context) []string {
 		delete(snapshots, v.ID)
 	}
 	for id, n := range snapshots {
-		out = append(out, fmt.Sprintf("%d snapshots of %s, which is not there", n, id))
+		out = append(out, fmt.Sprintf("%d snapshots of %s, which does not exist", n, id))
 	}
 	slices.Sort(out)
 	return out

@@ -145,7 +145,7 @@ func (s *side) ControllerPublishVolume(
 ) (*csipb.ControllerPublishVolumeResponse, error) {
 	v, node := s.d.disks[r.GetVolumeId()], nodeOf(r.GetNodeId())
 	if v == nil {
-		return nil, status.Error(codes.NotFound, "there is no such volume")
+		return nil, status.Error(codes.NotFound, "the volume does not exist")
 	}
 	if !v.attached[node] && len(v.attached) > 0 && !v.many {
 		return nil, s.d.fault("volume %s is at %v and is to be attached to %s", r.GetVolumeId(), v.attached, node)
@@ -175,7 +175,7 @@ func (s *side) ControllerExpandVolume(
 ) (*csipb.ControllerExpandVolumeResponse, error) {
 	v := s.d.disks[r.GetVolumeId()]
 	if v == nil {
-		return nil, s.d.fault("growth of %s, which is not there", r.GetVolumeId())
+		return nil, s.d.fault("growth of %s, which does not exist", r.GetVolumeId())
 	}
 	v.bytes = max(v.bytes, met(ctx, v.bytes, r))
 	if !s.d.growsNodes {

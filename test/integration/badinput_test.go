@@ -144,7 +144,7 @@ func wrongAnswers() []badInput {
 		}), says: []string{"breaks the CSI specification"}},
 		{argues: "the id of another volume", asks: true, answers: func(string) csitest.Action {
 			return csitest.Action{Answer: volumeOf("by-hand-taken", 2<<30)}
-		}, says: []string{"taken", "exists already"}},
+		}, says: []string{"taken", "already exists"}},
 		{argues: "no id", asks: true, answers: func(string) csitest.Action {
 			return csitest.Action{Answer: volumeOf("", 2<<30)}
 		}, says: []string{"breaks the CSI specification"}},

@@ -49,7 +49,7 @@ func TestFlexDriverObjectOfAnother(t *testing.T) {
 		})
 	}
 	f.install("lofs")
-	says("which was not made by volplane")
+	says("which was not created by volplane")
 	has, err := drivers.Get(f.ctx, name, metav1.GetOptions{})
 	f.must(err)
 	if has.UID != foreign.UID {

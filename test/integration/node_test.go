@@ -287,7 +287,7 @@ func TestDamagedFilesystem(t *testing.T) {
 			metav1.ListOptions{FieldSelector: "involvedObject.name=q,reason=FailedMount"})
 		h.must(err)
 		for _, e := range events.Items {
-			if strings.Contains(e.Message, "errors that need a person: run "+command) && e.Type == corev1.EventTypeWarning {
+			if strings.Contains(e.Message, "errors that have to be repaired manually: run "+command) && e.Type == corev1.EventTypeWarning {
 				return ""
 			}
 		}

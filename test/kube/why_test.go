@@ -340,13 +340,13 @@ func (w *whyCluster) attachment(claim string) (name string) {
 func (w *whyCluster) attached() {
 	w.pod("p3", "c2", "n2", true)
 	w.tells(w.reader, 2, "pod/p3", "attachment/n2 ok SuccessfulAttachVolume",
-		"node n2 has not said anything about the Pod yet (Mounting). Next: node n2.")
+		"node n2 has not reported anything about the Pod yet (Mounting). Next: node n2.")
 	creating := []byte(`{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"","ready":false,` +
 		`"restartCount":0,"state":{"waiting":{"reason":"ContainerCreating"}}}]}}`)
 	_, err := w.Client.CoreV1().Pods("default").Patch(w.ctx, "p3", types.MergePatchType, creating, metav1.PatchOptions{},
 		"status")
 	w.must(err)
-	w.tells(w.reader, 2, "pod/p3", "node n2 does not say yet that it uses volume * (status.volumesInUse)")
+	w.tells(w.reader, 2, "pod/p3", "node n2 does not list volume * as in use yet (status.volumesInUse)")
 }
 
 // anotherNode: which node and Pod have the volume, whether the node is gone, and
@@ -366,7 +366,7 @@ func (w *whyCluster) anotherNode() {
 	w.tells(w.reader, 2, "pod/p4",
 		"node n2 is not ready since 2026-01-02 03:04:05 UTC: NodeStatusUnknown (NodeGone). Next: administrator of node n2.",
 
-		"by force 6 minutes after its last Pod there is gone; pod p3 is not being deleted")
+		"by force 6 minutes after its last Pod there has gone; pod p3 is not being deleted")
 	w.end("p3", false)
 	w.tells(w.reader, 2, "pod/p4", "pod p3 is being deleted, and no agent on the node ends it")
 	w.end("p4", true)
@@ -388,8 +388,8 @@ func (w *whyCluster) limits() {
 	w.tells(w.reader, 0, "pod/p6", "is healthy")
 	w.pod("p7", "c7", "n1", false)
 	w.tells(w.reader, 2, "pod/p7", "exceed max volume count",
-		"node n1 takes 3 volumes of driver test.csi.example.com and has 3", "(FailedScheduling). Next: user.")
-	w.tells(w.reader, 0, "node/n1", "registered as id-n1, takes 3 volumes and has 3")
+		"node n1 can have 3 volumes of driver test.csi.example.com and has 3", "(FailedScheduling). Next: user.")
+	w.tells(w.reader, 0, "node/n1", "registered as id-n1, can have 3 volumes and has 3")
 	w.end("p7", true)
 	w.wish("c8", "misspelt")
 	w.pod("p8", "c8", "n1", false)

@@ -65,7 +65,7 @@ func misdeeds() []misdeed {
 	noID := &csipb.CreateVolumeResponse{Volume: &csipb.Volume{CapacityBytes: 1 << 30}}
 	small := &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "small", CapacityBytes: 1}}
 	return []misdeed{
-		hangs("CreateVolume", " is being made", "Next: "+badName),
+		hangs("CreateVolume", " is being created", "Next: "+badName),
 		hangs("ControllerPublishVolume", "attach", badName),
 		hangs("NodeStageVolume", "node1"),
 		hangs("NodePublishVolume", "node1"),

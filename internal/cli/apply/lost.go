@@ -86,7 +86,7 @@ func deleteLost(ctx context.Context, s *shell.Shell, d deleteOptions, args []str
 	}
 	err = shell.Progress(ctx, s.Err, func(context.Context) string { return "waiting: " + n.waits() }, n.letGo)
 	if err != nil {
-		return fmt.Errorf("node %s is not let go completely: %w; run the command again, it goes on where it was", name, err)
+		return fmt.Errorf("node %s is not completely removed: %w; run the command again to continue", name, err)
 	}
 	fmt.Fprintf(s.Out, "node/%s is given up\n", name)
 	return nil

@@ -80,11 +80,11 @@ func checkRoles(s *shell.Shell, roles []string) error {
 	for _, r := range roles {
 		if of, known := sidecar.RoleOf(r); known && of.OfNode() {
 			return fmt.Errorf("%s is needed on each node, beside the driver there: start 'volplane-node-sidecars "+
-				"--controllers=%s' in the driver's DaemonSet, and take it from --controllers here", r, r)
+				"--controllers=%s' in the driver's DaemonSet, and remove it from --controllers here", r, r)
 		}
 		if of, known := sidecar.RoleOf(r); known && of == sidecar.SnapshotMetadata {
 			return fmt.Errorf("%s works in each replica, and not in the leader alone: start 'volplane %s' in a container of "+
-				"its own, and take it from --controllers here", r, r)
+				"its own, and remove it from --controllers here", r, r)
 		}
 		if !slices.Contains(s.Programs.DriverControllers, r) {
 			return fmt.Errorf("unknown controller %q: use %s", r,

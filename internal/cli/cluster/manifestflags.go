@@ -71,7 +71,7 @@ func (m *manifestFlags) workloads(f *pflag.FlagSet, controllers []string) {
 	f.StringVar(&m.Shape, "shape", m.Shape,
 		"workload of the controllers: "+strings.Join(manifest.Shapes(), ", ")+" (in the driver's Pod on every node)")
 	f.BoolVar(&m.NodeDeployment, "node-deployment", false,
-		"with the shape daemonset: on each node, the controllers work for the volumes that are made there")
+		"with the shape daemonset: on each node, the controllers work for the volumes that are created there")
 	f.Int32Var(&m.Replicas, "replicas", m.Replicas, "replicas of a Deployment, one of which leads")
 	f.BoolVar(&m.Spread, "spread", m.Spread, "prefer different nodes and zones for the replicas")
 	f.BoolVar(&m.Budget, "disruption-budget", m.Budget, "let drains take only one replica at a time")
@@ -84,7 +84,7 @@ func (m *manifestFlags) workloads(f *pflag.FlagSet, controllers []string) {
 	f.StringArrayVar(&m.tolerations, "toleration", nil,
 		"toleration of the controllers' Pods, as KEY[=VALUE][:EFFECT]; may be repeated")
 	f.Int32Var(&m.Controller.HealthPort, "controller-health-port", m.Controller.HealthPort,
-		"port in the controllers' Pod where the kubelet asks whether the driver lives; 0 for no probe")
+		"port in the controllers' Pod where the kubelet probes the driver; 0 for no probe")
 	f.Int32Var(&m.Node.HealthPort, "node-health-port", m.Node.HealthPort, "the same in the Pods on the nodes")
 	f.Int32Var(&m.MetricsPort, "metrics-port", 0, "port where the controllers serve metrics; 0 for none")
 	f.StringVar(&m.maxUnavailable, "max-unavailable", "1",
@@ -134,13 +134,13 @@ func csiDriverFlags(f *pflag.FlagSet, to *storagev1.CSIDriverSpec) {
 			"attach-required", "volumes are attached before they are mounted (default: whether the attacher runs)",
 			&to.AttachRequired,
 		},
-		{"pod-info-on-mount", "the driver is told for which Pod a volume is mounted", &to.PodInfoOnMount},
+		{"pod-info-on-mount", "pass information about the Pod to the driver when a volume is mounted", &to.PodInfoOnMount},
 		{
-			"storage-capacity", "the scheduler looks at the driver's free capacity (default: whether capacity runs)",
+			"storage-capacity", "the scheduler considers the driver's free capacity (default: whether capacity runs)",
 			&to.StorageCapacity,
 		},
 		{
-			"requires-republish", "the driver is asked again and again to publish volumes that are mounted",
+			"requires-republish", "the driver is called periodically to publish volumes that are mounted",
 			&to.RequiresRepublish,
 		},
 		{"selinux-mount", "the driver passes the mount option context= on, and no two volumes share a filesystem " +

@@ -77,7 +77,7 @@ func sidecarConfig(o sidecar.Options) (*rest.Config, error) {
 	var err error
 	if o.Kubeconfig == "" && o.Master == "" {
 		if config, err = rest.InClusterConfig(); errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("no API server is known: this is no Pod of a cluster; give --kubeconfig")
+			return nil, errors.New("no API server is known: this process does not run in a Pod; set --kubeconfig")
 		}
 	} else {
 		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(

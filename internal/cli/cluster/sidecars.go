@@ -46,7 +46,7 @@ node agent or kubelet that runs there.`,
 func livenessCommand(s *shell.Shell) *cobra.Command {
 	return roleCommand(s, sidecar.Liveness, &cobra.Command{
 		Use:   "liveness",
-		Short: "Answer a kubelet whether a driver lives",
+		Short: "Probe a driver for the kubelet",
 		Long: `Serve /healthz until terminated: each request makes a new connection to the
 driver and asks it whether it is ready. This command replaces livenessprobe.`,
 		Example: `  volplane liveness --csi-address /csi/csi.sock --http-endpoint :9808`,

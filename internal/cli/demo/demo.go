@@ -113,7 +113,7 @@ func run(ctx context.Context, s *shell.Shell, verb Verb, keep bool, output strin
 
 func newDemo(verb Verb) (*demo, error) {
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("the demo mounts file systems: run it as root")
+		return nil, fmt.Errorf("the demo mounts filesystems: run it as root")
 	}
 	program, err := shell.FindStandalone()
 	if err != nil {

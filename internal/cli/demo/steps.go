@@ -56,8 +56,8 @@ func (d *demo) steps() []step {
 		{"join a second node", func(ctx context.Context) (string, error) { return "", d.join(ctx) }},
 		{"mount it on " + secondNode, func(ctx context.Context) (string, error) { return "", d.mount(ctx, secondNode) }},
 		{"read the file back", d.read},
-		{"grow the claim", d.grow},
-		{"see the mounted file system grown", d.checkGrown},
+		{"expand the claim", d.grow},
+		{"see the mounted filesystem expanded", d.checkGrown},
 		{"delete everything", func(ctx context.Context) (string, error) {
 			return "", errors.Join(d.umount(ctx, secondNode), d.run(ctx, "delete", "pvc", claimName))
 		}},
@@ -112,7 +112,7 @@ func (d *demo) claim(ctx context.Context) (string, error) {
 	if _, err := doors.Create(ctx, d.client.StorageV1().StorageClasses().Create, c); err != nil {
 		return "", err
 	}
-	return firstSize + " of class " + c.Name + " (ext4 would not grow online: CAP_SYS_RESOURCE is missing here)",
+	return firstSize + " of class " + c.Name + " (ext4 cannot be expanded online: CAP_SYS_RESOURCE is missing here)",
 		d.run(ctx, append(create, "--class", c.Name)...)
 }
 
@@ -129,7 +129,7 @@ func mayGrowExt4() bool {
 func (d *demo) mount(ctx context.Context, node string) error {
 	at := d.path(node)
 	if err := os.Mkdir(at, 0o700); err != nil {
-		return fmt.Errorf("make the directory to mount at: %w", err)
+		return fmt.Errorf("create the directory to mount at: %w", err)
 	}
 	if err := d.run(ctx, "mount", claimName, at, "--node", node); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 	for _, kind := range []string{"volumes", "snapshots"} {
 		files, err := os.ReadDir(filepath.Join(d.pool(), kind))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("look into the pool: %w", err)
+			return nil, fmt.Errorf("read the pool: %w", err)
 		}
 		for _, f := range files {
 			left = append(left, "file "+kind+"/"+f.Name())

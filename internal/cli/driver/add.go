@@ -95,11 +95,11 @@ func (f *addFlags) register(c *cobra.Command) {
 		"service account as which the driver finds the API server as in a Pod, as NAMESPACE/NAME")
 	p.StringVar(&f.controller.account, "controller-service-account", "", "the same for the controller's process")
 	p.StringVar(&f.workingDir, "working-dir", "", "directory in which the commands are started (default /)")
-	p.StringVar(&f.class.name, "class", "", "name of a StorageClass to make for the driver")
+	p.StringVar(&f.class.name, "class", "", "name of a StorageClass to create for the driver")
 	p.StringArrayVar(&f.class.parameters, "parameter", nil, "parameter of the class, as K=V; may be repeated")
-	p.BoolVar(&f.class.isDefault, "default", false, "make the class the default; of several, the newest counts")
+	p.BoolVar(&f.class.isDefault, "default", false, "make the class the default; of several, the newest is used")
 	p.BoolVar(&f.nodeLocal.is, "node-local", false, "each host that has the driver has disks of its own")
-	p.BoolVar(&f.replace, "replace", false, "change the driver if it exists and is another one")
+	p.BoolVar(&f.replace, "replace", false, "change the driver if it exists and is different")
 	p.DurationVar(&f.wait, "wait", time.Minute, "how long to wait until the driver is registered; 0 not to wait")
 	for _, name := range []string{"exec", "controller-exec", "socket", "controller-socket"} {
 		_ = c.MarkFlagFilename(name)
@@ -114,7 +114,7 @@ func (f *addFlags) driver(name string) (driverfile.Driver, error) {
 		NodeLocal: f.nodeLocal.is,
 	}
 	if f.plugin.exec == "" && f.plugin.socket == "" {
-		return d, errors.New("nothing says how the driver is reached: use --exec to start it, or --socket if another " +
+		return d, errors.New("it is not known how to reach the driver: use --exec to start it, or --socket if another " +
 			"program does")
 	}
 	if err := f.class.check(f.wait); err != nil {
@@ -189,7 +189,7 @@ const (
 )
 
 // errOther refuses to change a driver by the way.
-var errOther = errors.New("it exists already and is another one: use --replace to change it, or 'volplane driver " +
+var errOther = errors.New("it already exists and is different: use --replace to change it, or 'volplane driver " +
 	"remove' to remove it first")
 
 // planAdd says what adding a driver does to the one of the same name, and what is written. What add does

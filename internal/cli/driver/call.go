@@ -53,12 +53,12 @@ func callCommand(s *shell.Shell) *cobra.Command {
 	var f callFlags
 	c := &cobra.Command{
 		Use:   "call NAME METHOD",
-		Short: "Call a method of a CSI driver by hand",
+		Short: "Call a method of a CSI driver manually",
 		Long: `Call a method of a CSI driver at its socket on this host, and print the answer as
 JSON. The request is JSON with the names of the CSI specification; empty without
 --json. The answer is printed as it is, with contexts.
 
-volplane learns nothing of calls by hand, and its own calls for the same volume
+volplane learns nothing of calls manually, and its own calls for the same volume
 are not held back meanwhile. So calls that change something need --yes. Secrets
 are not accepted on the command line, which other users can read: use
 --secrets-from, or a file.
@@ -76,7 +76,7 @@ for NOT_FOUND), 1 if it was not called.`,
 	p.StringVar(&f.request, "json", "", "request as JSON, @FILE with it, or - for standard input")
 	p.StringVar(&f.secrets, "secrets-from", "", "Secret with the secrets of the request, as NAMESPACE/NAME")
 	p.StringVar(&f.socket, "socket", "", "path of the driver's socket (default the one of its process)")
-	p.BoolVarP(&f.yes, "yes", "y", false, "call also what changes something")
+	p.BoolVarP(&f.yes, "yes", "y", false, "also call methods that change something")
 	p.DurationVar(&f.timeout, "timeout", 0, "how long to wait for the answer (default as volplane waits)")
 	p.StringVarP(&f.output, "output", "o", "", "output format: json or yaml, with code, error and time")
 	return c
@@ -112,7 +112,7 @@ func call(ctx context.Context, s *shell.Shell, f callFlags, name, method string)
 		return err
 	}
 	if !f.yes && !isRead(method) {
-		return fmt.Errorf("%s changes something at driver %s, and volplane does not learn of it%s: add --yes to call it",
+		return fmt.Errorf("%s changes the state of driver %s, and volplane does not notice it%s: add --yes to call it",
 			method, name, affected(ctx, s, name, request))
 	}
 	if f.socket == "" {
@@ -136,9 +136,9 @@ func methodNamed(name string) (string, error) {
 	}
 	i = slices.IndexFunc(all, func(m string) bool { return strings.EqualFold(path.Base(m), name) })
 	if i >= 0 {
-		return "", fmt.Errorf("CSI has no method %s: did you mean %s?", name, path.Base(all[i]))
+		return "", fmt.Errorf("CSI does not have the method %s: did you mean %s?", name, path.Base(all[i]))
 	}
-	return "", fmt.Errorf("CSI has no method %.60q: use a name as CreateVolume", name)
+	return "", fmt.Errorf("CSI does not have the method %.60q: use a name such as CreateVolume", name)
 }
 
 // roleOf returns the role of the process that is asked.
@@ -178,7 +178,7 @@ func readRequest(ctx context.Context, s *shell.Shell, f callFlags, request proto
 		return fmt.Errorf("--json: %w", err)
 	}
 	if err := protojson.Unmarshal(text, request); err != nil {
-		return fmt.Errorf("--json: this is no %s%s", request.ProtoReflect().Descriptor().Name(), place(err.Error()))
+		return fmt.Errorf("--json: this is not a %s%s", request.ProtoReflect().Descriptor().Name(), place(err.Error()))
 	}
 	if literal && csi.HasSecrets(request) {
 		return errors.New("--json has secrets, which other users can read on the command line: use --secrets-from " +

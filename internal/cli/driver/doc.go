@@ -39,8 +39,8 @@ func Command(s *shell.Shell) *cobra.Command {
 	f.StringVar(&pool, "pool", "", "directory for the volumes (default <data-dir>/pool)")
 	c := &cobra.Command{
 		Use:   "driver",
-		Short: "Run and test CSI drivers on this host, and see what becomes of them",
-		Long: `Run CSI drivers on this host, and see what becomes of them. Each driver has a
+		Short: "Run and test CSI drivers on this host, and watch them",
+		Long: `Run CSI drivers on this host, and watch them. Each driver has a
 file in <data-dir>/drivers.d, which these commands write, or which you write
 yourself.`,
 		Args: shell.Subcommand,

@@ -54,11 +54,11 @@ Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check faile
 	f.StringArrayVar(&d.secrets, "secret-file", nil, "value of the volumes' Secret, as KEY=FILE; may be repeated")
 	f.StringVar(&d.FSType, "fstype", "", "filesystem of the volumes")
 	f.StringVar(&d.size, "size", "",
-		"size of a volume, such as 1Gi; one grows to its double (default 64Mi, 320Mi for xfs and btrfs)")
+		"size of a volume, such as 1Gi; one is expanded to twice its size (default 64Mi, 320Mi for xfs and btrfs)")
 	f.StringVar(&d.Scratch, "scratch-dir", "",
-		"directory in which the scratch directory is made, which the driver sees (default /var/lib)")
+		"directory in which the scratch directory is created, which the driver must see (default /var/lib)")
 	f.StringVarP(&d.output, "output", "o", "", "output format: json or yaml")
-	f.StringSliceVar(&d.Only, "only", nil, "names of the checks to make, as in the findings (default all)")
+	f.StringSliceVar(&d.Only, "only", nil, "names of the checks to run, as in the findings (default all)")
 	_ = c.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(doctor.Checks(), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
@@ -76,7 +76,7 @@ func (d *doctorFlags) volume() (err error) {
 	}
 	for _, check := range d.Only {
 		if !slices.Contains(doctor.Checks(), check) {
-			return fmt.Errorf("--only: there is no check %q: they are %s", check, strings.Join(doctor.Checks(), ", "))
+			return fmt.Errorf("--only: unknown check %q: use %s", check, strings.Join(doctor.Checks(), ", "))
 		}
 	}
 	if d.size != "" {

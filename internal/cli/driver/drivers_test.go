@@ -307,7 +307,7 @@ func TestOtherClass(t *testing.T) {
 	for want, class := range map[string]classFlags{
 		"class fast exists with other parameters":                  {name: "fast"},
 		"class fast exists with other parameters, ":                {name: "fast", parameters: []string{"tier=2"}},
-		"class slow exists and is one of driver other.example.com": {name: "slow", parameters: []string{"tier=1"}},
+		"class slow exists and belongs to driver other.example.com": {name: "slow", parameters: []string{"tier=1"}},
 		"--parameter: want KEY=VALUE":                              {name: "fast", parameters: []string{"tier"}},
 	} {
 		err := s.add(t.Context(), own("/bin/a"), addFlags{wait: patience, class: class})
@@ -395,7 +395,7 @@ func TestNotReady(t *testing.T) {
 		"driver x.example.com is not registered on node n1 after 1ms: ",
 		"x.example.com-node is backing off (exit status 2: no license); x.example.com-controller is not started",
 		"Last lines of x.example.com-node:\n  starting\n  no  [31mlicense\n",
-		"Nobody starts the drivers of " + string(s.files) + ": does 'volplane up' or 'volplane node' run",
+		"No process starts the drivers of " + string(s.files) + ": does 'volplane up' or 'volplane node' run",
 		"'volplane driver logs x.example.com'", "'volplane driver remove x.example.com'",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -452,7 +452,7 @@ func TestAddWithoutAPI(t *testing.T) {
 	s := newStand(t)
 	s.hostDrivers.client, s.absent = nil, errors.New("no API server answers")
 	err := s.add(t.Context(), own("/bin/a"), addFlags{wait: patience, class: classFlags{name: "fast"}})
-	if err == nil || !strings.Contains(err.Error(), "class fast cannot be made: no API server answers") {
+	if err == nil || !strings.Contains(err.Error(), "class fast cannot be created: no API server answers") {
 		t.Error(err)
 	}
 	if _, err := s.files.Get(hosted); !errors.Is(err, fs.ErrNotExist) {

@@ -51,7 +51,7 @@ Each error says that it is planted, and how to clear it.`,
 	p := c.Flags()
 	p.StringVar(&f.set, "set", "", "faults to plant, separated by commas")
 	p.BoolVar(&f.clear, "clear", false, "clear the driver's faults")
-	p.DurationVar(&f.life, "for", 10*time.Minute, "when the faults end by themselves, at most 24h")
+	p.DurationVar(&f.life, "for", 10*time.Minute, "when the faults expire, at most 24h")
 	p.StringVarP(&f.output, "output", "o", "", "output format: json or yaml")
 	c.MarkFlagsMutuallyExclusive("set", "clear")
 	return c

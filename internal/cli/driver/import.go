@@ -60,7 +60,7 @@ func (f *importFlags) register(c *cobra.Command) {
 	p.StringVar(&f.imageRoot, "image-root", "", "directory with the files of the driver's image")
 	p.BoolVar(&f.accounts, "service-accounts", true, "have the programs find the API server as the manifests' accounts")
 	p.BoolVar(&f.dryRun, "dry-run", false, "print the driver's file, and change nothing")
-	p.BoolVar(&f.replace, "replace", false, "change the driver if it exists and is another one")
+	p.BoolVar(&f.replace, "replace", false, "change the driver if it exists and is different")
 	p.DurationVar(&f.wait, "wait", time.Minute, "how long to wait until the driver is registered; 0 not to wait")
 	_ = c.MarkFlagRequired("filename")
 	_ = c.MarkFlagDirname("image-root")

@@ -87,9 +87,8 @@ func (h *hostDrivers) sayNodeLocal(ctx context.Context, o *storagev1.CSIDriver) 
 	switch {
 	case apierrors.IsForbidden(err):
 		fmt.Fprintf(h.err, "The CSIDriver of %[1]s does not say that it is node-local, and this host may not change it. "+
-			"Until it does, the driver is called on the control plane's host only. There, before the first volume is made, "+
-			"type:\n"+
-			"  kubectl annotate csidriver %[1]s %[2]s=%[3]s\n", o.Name, volume.AnnControllers, volume.ControllersOnNodes)
+			"Until it does, the driver is called on the control plane's host only. There, before the first volume is created, "+
+			"type:\n  kubectl annotate csidriver %[1]s %[2]s=%[3]s\n", o.Name, volume.AnnControllers, volume.ControllersOnNodes)
 		return nil
 	case err != nil:
 		return fmt.Errorf("annotate CSIDriver %s: %w", o.Name, err)
@@ -115,7 +114,7 @@ func (h *hostDrivers) prepareClass(ctx context.Context, driver string, f classFl
 		return nil, err
 	}
 	if h.client == nil {
-		return nil, fmt.Errorf("class %s cannot be made: %w", f.name, h.absent)
+		return nil, fmt.Errorf("class %s cannot be created: %w", f.name, h.absent)
 	}
 	has, err := h.client.StorageV1().StorageClasses().Get(ctx, f.name, metav1.GetOptions{})
 	switch {
@@ -124,7 +123,7 @@ func (h *hostDrivers) prepareClass(ctx context.Context, driver string, f classFl
 	case err != nil:
 		return nil, fmt.Errorf("get class %s: %w", f.name, err)
 	case has.Provisioner != driver:
-		return nil, fmt.Errorf("class %s exists and is one of driver %s: choose another name with --class", f.name,
+		return nil, fmt.Errorf("class %s exists and belongs to driver %s: choose another name with --class", f.name,
 			has.Provisioner)
 	case !maps.Equal(has.Parameters, parameters):
 		return nil, fmt.Errorf("class %s exists with other parameters, which cannot be changed: choose another name with "+
@@ -230,9 +229,9 @@ func (f *classFlags) check(wait time.Duration) error {
 	case f.name == "" && (len(f.parameters) > 0 || f.isDefault):
 		return errors.New("--parameter and --default are about a class: name it with --class")
 	case f.name != "" && wait <= 0:
-		return errors.New("--class needs what the driver says of itself: do not use --wait 0")
+		return errors.New("--class needs what the driver reports about itself: do not use --wait 0")
 	case f.name != "" && len(validation.IsDNS1123Subdomain(f.name)) > 0:
-		return fmt.Errorf("--class %.80q is no name of an object: %s", f.name, validation.IsDNS1123Subdomain(f.name)[0])
+		return fmt.Errorf("--class %.80q is not a name of an object: %s", f.name, validation.IsDNS1123Subdomain(f.name)[0])
 	}
 	return nil
 }

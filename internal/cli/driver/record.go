@@ -43,7 +43,7 @@ hosts, for example. 'volplane driver replay' plays it.`,
 		},
 	}
 	f.register(c)
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "save what follows, too, until interrupted")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "also save what follows, until interrupted")
 	return c
 }
 
@@ -98,7 +98,7 @@ func (h *hostDrivers) introduce(ctx context.Context, header *recording.Header) [
 			err = introduced(ctx, socket, header, func(c csi.Call) { calls = append(calls, c) })
 		}
 		if err != nil {
-			fmt.Fprintf(h.err, "The recording lacks what the %s of the driver says of itself: %v\n", role, err)
+			fmt.Fprintf(h.err, "The recording lacks what the %s of the driver reports about itself: %v\n", role, err)
 		}
 	}
 	return calls
@@ -142,7 +142,7 @@ command can be run by 'volplane driver add NAME --exec ...'.`,
 	}
 	c.Flags().StringVar(&socket, "socket", "", "path of the socket to serve")
 	c.Flags().Float64Var(&speed, "speed", 0,
-		"how many times faster than the driver to answer, 1 for as fast as it was; 0 for at once")
+		"how many times faster than the driver to answer, 1 for the recorded speed; 0 without delay")
 	_ = c.MarkFlagFilename("socket")
 	return c
 }
@@ -161,7 +161,7 @@ func replay(ctx context.Context, s *shell.Shell, path, socket string, speed floa
 	if socket == "" {
 		dir, err := os.MkdirTemp("", "replay-")
 		if err != nil {
-			return fmt.Errorf("make directory of socket: %w", err)
+			return fmt.Errorf("create directory of socket: %w", err)
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		socket = filepath.Join(dir, "csi.sock")

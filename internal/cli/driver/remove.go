@@ -76,8 +76,8 @@ func (h *hostDrivers) awaitEnd(ctx context.Context, name string, limit time.Dura
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the file of driver %[1]s is removed, but not all of its processes have ended after %[2]s: %[3]s. "+
-			"One that stays although it is killed waits for the kernel, as for a server that does not answer. Repeat "+
-			"'volplane driver remove %[1]s' to wait on", name, limit, h.left(name))
+			"A process that stays although it is killed waits for the kernel, for example for a server that does not answer. "+
+			"Repeat 'volplane driver remove %[1]s' to wait on", name, limit, h.left(name))
 	}
 	return fmt.Errorf("wait until driver %s has ended: %w", name, err)
 }
@@ -304,7 +304,7 @@ func (r remains) refuse(driver, node string) error {
 	}{
 		{"it has %d PersistentVolumes (%s)", r.volumes},
 		{"it has %d snapshots (%s)", r.snapshots},
-		{"it was asked for %d volumes and may have made them (%s)", r.begun},
+		{"it was asked for %d volumes and may have created them (%s)", r.begun},
 		{"%d volumes are attached to node " + node + " (%s)", r.attachments},
 		{"%d volumes are in use on node " + node + " (%s)", r.mounts},
 		{"%d Pods on node " + node + " have inline volumes of it (%s)", r.pods},

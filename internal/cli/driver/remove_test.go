@@ -99,7 +99,7 @@ func TestRemoveNeeded(t *testing.T) {
 		"attachment": "1 volumes are attached to node n1 (csi-1)",
 		"mount":      "1 volumes are in use on node n1 (handle)",
 		"inline":     "1 Pods on node n1 have inline volumes of it (ns/web)",
-		"begun":      "it was asked for 1 volumes and may have made them (pvc-u1)",
+		"begun":      "it was asked for 1 volumes and may have created them (pvc-u1)",
 		"snapshot":   "it has 1 snapshots (of-" + hosted + ")",
 	} {
 		t.Run(kind, func(t *testing.T) {

@@ -111,10 +111,10 @@ func (h *hostDrivers) notReady(ctx context.Context, d driverfile.Driver, what st
 		}
 	}
 	if unknown > 0 {
-		fmt.Fprintf(&out, "\nNobody starts the drivers of %s: does 'volplane up' or 'volplane node' run on this host, with "+
-			"this data directory?", h.files)
+		fmt.Fprintf(&out, "\nNo process starts the drivers of %s: does 'volplane up' or 'volplane node' run on this host, "+
+			"with this data directory?", h.files)
 	}
-	fmt.Fprintf(&out, "\nThe driver is tried again. See 'volplane driver list' and 'volplane driver logs %[1]s'; change "+
+	fmt.Fprintf(&out, "\nThe driver is retried. See 'volplane driver list' and 'volplane driver logs %[1]s'; change "+
 		"it with 'volplane driver add %[1]s --replace ...', or remove it with 'volplane driver remove %[1]s'", d.Name)
 	return errors.New(out.String())
 }

@@ -166,7 +166,7 @@ func printReport(s *shell.Shell, f driverFlags, r install.Report) error {
 	case r.Loaded != nil:
 		fmt.Fprintf(s.Out, "  bridge     %s\n", r.Loaded.Message)
 	case r.Directory.Host == "kubelet":
-		fmt.Fprintln(s.Out, "  kubelet    runs init when it notices the file; it does not tell when")
+		fmt.Fprintln(s.Out, "  kubelet    runs init when it notices the file; it does not report when")
 	}
 	return shell.PrintFindings(s.Err, r.Findings, r.Directory.Path, f.output == "wide")
 }

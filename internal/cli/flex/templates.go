@@ -75,7 +75,7 @@ this right without a policy.`,
 func printManifest(s *shell.Shell, driver string, m manifest.Flex) error {
 	name, err := decide.ParseName(driver)
 	if err != nil {
-		return fmt.Errorf("driver %q: want VENDOR/DRIVER, as example.com/lofs: %w", driver, err)
+		return fmt.Errorf("driver %q: want VENDOR/DRIVER, such as example.com/lofs: %w", driver, err)
 	}
 	if m.CSI, err = name.CSI(); err != nil {
 		return err

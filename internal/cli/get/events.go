@@ -65,7 +65,7 @@ func events(ctx context.Context, s *shell.Shell, e eventsOptions, args []string)
 	var selectors []fields.Selector
 	if len(args) > 0 {
 		if e.all {
-			return errors.New("--all-namespaces is about all objects: leave out " + strings.Join(args, " "))
+			return errors.New("--all-namespaces is about all objects: omit " + strings.Join(args, " "))
 		}
 		var about fields.Selector
 		if about, ns, err = eventsAbout(s, args); err != nil {

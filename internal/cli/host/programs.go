@@ -101,7 +101,7 @@ key, gets a certificate for it, and renews the certificate from then on.`,
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
 	f.DurationVar(&n.statsEvery, "volume-stats-agg-period", time.Minute, options.StatsUsage)
 	f.StringVar(&n.metrics, "metrics-address", "",
-		"address at which /metrics is served to everybody, such as 127.0.0.1:9810 (default none)")
+		"address at which /metrics is served without authentication, such as 127.0.0.1:9810 (default none)")
 	f.StringVar(&n.docker, "docker", "", "serve the claims of --namespace to docker and podman, as the user of "+
 		"--kubeconfig, at this socket (--docker alone: "+options.DockerSocket+")")
 	f.Lookup("docker").NoOptDefVal = options.DockerSocket

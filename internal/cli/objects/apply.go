@@ -33,8 +33,8 @@ func (o *Client) Apply(
 	after, err := client.Apply(ctx, doc.GetName(), doc, options)
 	switch {
 	case apierrors.IsConflict(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
-		return name, "", fmt.Errorf("%w: the file names the state in which the object was: take metadata.resourceVersion "+
-			"and metadata.uid out of the file", err)
+		return name, "", fmt.Errorf("%w: the file names the state in which the object was: remove metadata.resourceVersion "+
+			"and metadata.uid from the file", err)
 	case apierrors.IsConflict(err):
 		return name, "", fmt.Errorf("%w; to take the fields over, use --force-conflicts", err)
 	case err != nil:

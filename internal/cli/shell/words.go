@@ -26,7 +26,7 @@ func (d *DryRun) Set(word string) error {
 	case "none", "false":
 		*d = false
 	default:
-		return fmt.Errorf("there are only none and server: the server validates everything, and stores nothing")
+		return fmt.Errorf("use none or server: the server validates everything, and stores nothing")
 	}
 	return nil
 }

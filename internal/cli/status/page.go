@@ -44,7 +44,7 @@ func page(ctx context.Context, s *shell.Shell, linkOnly bool) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return errors.New("this API server has no page: it is not a volplane control plane, or one that was started with " +
-			"--page=''; 'volplane status' and 'volplane why -A' tell the same")
+			"--page=''; 'volplane status' and 'volplane why -A' show the same")
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w; the page shows all namespaces, and needs the right to post to the path %s", err,
 			options.PagePath)
@@ -57,7 +57,7 @@ func page(ctx context.Context, s *shell.Shell, linkOnly bool) error {
 	}
 	u, err := url.Parse(told.URL)
 	if err != nil || u.Scheme != "http" {
-		return fmt.Errorf("the API server answers with %.80q, which is no link", told.URL)
+		return fmt.Errorf("the API server answers with %.80q, which is not a link", told.URL)
 	}
 	if linkOnly {
 		fmt.Fprintln(s.Out, told.URL)

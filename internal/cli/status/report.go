@@ -123,7 +123,7 @@ func (r *statusReport) ageing(now, oldest time.Time) []problem {
 		}
 	}
 	if says := r.backupOld(now, oldest); says != "" {
-		out = append(out, problemOf("control plane", "BackupOld", says+"; 'volplane backup' makes one", volume.User()))
+		out = append(out, problemOf("control plane", "BackupOld", says+"; 'volplane backup' creates one", volume.User()))
 	}
 	return out
 }
@@ -135,7 +135,7 @@ func (r *statusReport) backupOld(now, oldest time.Time) string {
 	case r.Room.Backup != nil && now.Sub(*r.Room.Backup) > oldBackup:
 		return "the newest backup is of " + chain.Moment(*r.Room.Backup)
 	case r.Room.Backup == nil && !r.Room.NoBackups && !oldest.IsZero() && now.Sub(oldest) > oldBackup:
-		return "no backup was ever made"
+		return "no backup was ever created"
 	}
 	return ""
 }

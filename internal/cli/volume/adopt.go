@@ -28,7 +28,7 @@ type adoptFlags struct {
 	claim, size, mode, class, output string
 	dryRun                           bool
 	modes                            []string
-	wish                             decide.Wish
+	request                          decide.Request
 }
 
 func adoptCommand(s *shell.Shell) *cobra.Command {
@@ -48,7 +48,7 @@ the class of the volume did.`,
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: objects.CompleteFirst(s, "csidriver"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("storage-class") {
-				a.wish.Class = &a.class
+				a.request.Class = &a.class
 			}
 			return adopt(cmd.Context(), s, a, args)
 		},
@@ -62,17 +62,17 @@ func (a *adoptFlags) register(c *cobra.Command) {
 	a.driverFlags.register(c)
 	f := c.Flags()
 	f.StringVar(&a.claim, "claim", "", "claim to create, as NAMESPACE/NAME or NAME")
-	f.StringVar(&a.wish.Name, "name", "",
+	f.StringVar(&a.request.Name, "name", "",
 		"name of the PersistentVolume (default its original name, if that is known)")
 	f.StringSliceVar(&a.modes, "access-mode", nil, "access mode (default ReadWriteOnce); may be repeated")
-	f.StringVar(&a.size, "size", "", "size, if the driver does not tell it")
-	f.StringVar(&a.wish.FSType, "fs-type", "", "type of the filesystem on the volume")
+	f.StringVar(&a.size, "size", "", "size, if the driver does not report it")
+	f.StringVar(&a.request.FSType, "fs-type", "", "type of the filesystem on the volume")
 	f.StringVar(&a.mode, "volume-mode", "", "Filesystem or Block")
-	f.StringToStringVar(&a.wish.Attributes, "attributes", nil,
-		"volume attributes that the driver needs in addition to those that it tells")
+	f.StringToStringVar(&a.request.Attributes, "attributes", nil,
+		"volume attributes that the driver needs in addition to those that it reports")
 	f.StringVar(&a.class, "storage-class", "",
 		"class of the PersistentVolume and the claim (default the bundled driver's, none for others)")
-	f.BoolVar(&a.wish.Force, "force", false, "adopt the volume even if it may be in use or is being created")
+	f.BoolVar(&a.request.Force, "force", false, "adopt the volume even if it may be in use or is being created")
 	shell.RegisterDryRun(c, (*shell.DryRun)(&a.dryRun), "have the API server validate everything and store nothing")
 	f.StringVarP(&a.output, "output", "o", "", "output format: name, json, yaml")
 	for flag, values := range map[string][]string{
@@ -97,7 +97,7 @@ func adopt(ctx context.Context, s *shell.Shell, a adoptFlags, args []string) err
 	if err != nil {
 		return err
 	}
-	wish, err := wishOf(s, a, args)
+	request, err := requestOf(s, a, args)
 	if err != nil {
 		return err
 	}
@@ -106,21 +106,21 @@ func adopt(ctx context.Context, s *shell.Shell, a adoptFlags, args []string) err
 		return err
 	}
 	sockets, unasked := socketsOf(ctx, s, a.driverFlags)
-	socket, err := search.Socket(ctx, sockets, wish.Driver)
+	socket, err := search.Socket(ctx, sockets, request.Driver)
 	if err != nil {
 		return errors.Join(err, unasked)
 	}
-	done, err := search.Adopt(ctx, socket, wish, a.dryRun)
+	done, err := search.Adopt(ctx, socket, request, a.dryRun)
 	if done.Volume != nil {
 		err = errors.Join(printAdoptedNames(s, done, a, print), err)
 	}
 	return err
 }
 
-// wishOf parses the arguments and flags. 'orphans -o name' prints DRIVER/HANDLE,
+// requestOf parses the arguments and flags. 'orphans -o name' prints DRIVER/HANDLE,
 // which is unambiguous because the name of a driver contains no slash.
-func wishOf(s *shell.Shell, a adoptFlags, args []string) (decide.Wish, error) {
-	w := a.wish
+func requestOf(s *shell.Shell, a adoptFlags, args []string) (decide.Request, error) {
+	w := a.request
 	w.Driver = args[0]
 	if len(args) == 2 {
 		w.Handle = args[1]

@@ -46,7 +46,7 @@ type begun struct {
 // claimFor finds the claim, or creates it if that is requested.
 func (b *begun) claimFor(ctx context.Context, ns, name string, m mountOptions) error {
 	if m.create {
-		claim, made, err := ensureClaim(ctx, b.Shell, b.client, ns, name, m.wish)
+		claim, made, err := ensureClaim(ctx, b.Shell, b.client, ns, name, m.claimRequest)
 		if made {
 			b.claim = claim
 		}
@@ -70,7 +70,7 @@ func (b *begun) directory(asked string) error {
 	}
 	var err error
 	if b.madeDirs, err = makeDirs(b.dir); err != nil {
-		return fmt.Errorf("make the directory to mount at: %w", err)
+		return fmt.Errorf("create the directory to mount at: %w", err)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 	case has.DeletionTimestamp != nil, cluster.Finished(has):
 		b.madePod = true
 	case readOnly(has) != readOnly(b.pod):
-		return b.takenBack(fmt.Errorf("mount claim %s: it is already mounted there, read-only %t (pod %s): undo that with "+
+		return b.takenBack(fmt.Errorf("mount claim %s: it is already mounted there, read-only %t (pod %s): undo this with "+
 			"'volplane umount' first", doors.ClaimOf(has), readOnly(has), has.Name))
 	}
 	limited, cancel := shell.WithTimeout(ctx, m.timeout)
@@ -169,7 +169,7 @@ func (b *begun) takenBack(cause error) error {
 		text = "interrupted"
 	}
 	if len(stays) == 0 {
-		return errors.New(text + "; nothing stays of what was begun")
+		return errors.New(text + "; everything that was begun is undone")
 	}
 	return errors.New(text + "; " + strings.Join(stays, "; "))
 }

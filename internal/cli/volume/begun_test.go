@@ -48,7 +48,7 @@ func TestInterruptedCreate(t *testing.T) {
 	context.AfterFunc(ctx, func() { close(gone) })
 	var out bytes.Buffer
 	b := begun{Shell: shell.New(ctx, shell.Streams{Out: &out, Err: &out}, "", shell.Programs{}), client: client}
-	err = b.claimFor(ctx, "default", "data", mountOptions{create: true, wish: wish{size: "1Gi"}})
+	err = b.claimFor(ctx, "default", "data", mountOptions{create: true, claimRequest: claimRequest{size: "1Gi"}})
 	if err != nil || b.claim == nil || b.claim.Name != "data" {
 		t.Errorf("%v, %v", b.claim, err)
 	}

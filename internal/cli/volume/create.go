@@ -21,15 +21,15 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// wish is what a user requests of a claim. Empty fields are not requested.
-type wish struct {
+// claimRequest is what a user requests of a claim. Empty fields are not requested.
+type claimRequest struct {
 	size, class, access string
 	// snapshot and claim name what the data are copied from.
 	snapshot, claim string
 	block           bool
 }
 
-func (w *wish) register(c *cobra.Command, s *shell.Shell) {
+func (w *claimRequest) register(c *cobra.Command, s *shell.Shell) {
 	f := c.Flags()
 	f.StringVar(&w.size, "size", "", "size, such as 10Gi (default that of the copied data)")
 	f.StringVar(&w.class, "class", "", "StorageClass (default the default class, or that of the copied claim)")
@@ -49,7 +49,7 @@ func (w *wish) register(c *cobra.Command, s *shell.Shell) {
 }
 
 func createCommand(s *shell.Shell) *cobra.Command {
-	var w wish
+	var w claimRequest
 	c := &cobra.Command{
 		Use:   "create NAME --size SIZE",
 		Short: "Create a claim: a volume by name",
@@ -77,7 +77,7 @@ repeated: a claim that is already there as asked for stays as it is.`,
 
 // ensureClaim creates a claim unless a matching one exists, prints the result, and returns whether it created one.
 func ensureClaim(
-	ctx context.Context, s *shell.Shell, client kubernetes.Interface, ns, name string, w wish,
+	ctx context.Context, s *shell.Shell, client kubernetes.Interface, ns, name string, w claimRequest,
 ) (claim *corev1.PersistentVolumeClaim, made bool, err error) {
 	claims := client.CoreV1().PersistentVolumeClaims(ns)
 	found, err := claims.Get(ctx, name, metav1.GetOptions{})
@@ -97,8 +97,8 @@ func ensureClaim(
 	if err := doors.CheckClaim(found); err != nil {
 		return nil, false, err
 	}
-	if err := w.misses(found); err != nil {
-		return nil, false, fmt.Errorf("claim %s exists already, and %w", name, err)
+	if err := w.mismatch(found); err != nil {
+		return nil, false, fmt.Errorf("claim %s already exists, and %w", name, err)
 	}
 	fmt.Fprintf(s.Out, "persistentvolumeclaim/%s unchanged: %s\n", name, describedClaim(found))
 	return found, false, nil
@@ -126,7 +126,7 @@ func describedClaim(c *corev1.PersistentVolumeClaim) string {
 
 // wanted returns the requested claim, after it has read the source of its data.
 func wanted(
-	ctx context.Context, client kubernetes.Interface, ns, name string, w wish,
+	ctx context.Context, client kubernetes.Interface, ns, name string, w claimRequest,
 ) (*corev1.PersistentVolumeClaim, error) {
 	var from origin
 	source := w.claim
@@ -161,10 +161,10 @@ type origin struct {
 	claim *corev1.PersistentVolumeClaim
 }
 
-var errNoSize = errors.New("say how large it is to be, for example: --size 10Gi")
+var errNoSize = errors.New("set its size, for example: --size 10Gi")
 
 // of returns the requested claim. What is not requested is as in the claim that the data come from.
-func (w wish) of(name string, from origin) (*corev1.PersistentVolumeClaim, error) {
+func (w claimRequest) of(name string, from origin) (*corev1.PersistentVolumeClaim, error) {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	size := from.size
@@ -203,7 +203,7 @@ func (w wish) of(name string, from origin) (*corev1.PersistentVolumeClaim, error
 }
 
 // source returns the reference to what the data are copied from; nil if to nothing.
-func (w wish) source() *corev1.TypedLocalObjectReference {
+func (w claimRequest) source() *corev1.TypedLocalObjectReference {
 	switch {
 	case w.snapshot != "":
 		return &corev1.TypedLocalObjectReference{
@@ -233,9 +233,9 @@ func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
 	return "", fmt.Errorf("--access %.80q: use RWO, RWX, ROX or RWOP", word)
 }
 
-// misses returns an error if a claim does not meet the wish.
-func (w wish) misses(c *corev1.PersistentVolumeClaim) error {
-	all := doors.Wish{Class: w.class, Block: w.block, Source: w.source()}
+// mismatch returns an error if a claim does not meet the request.
+func (w claimRequest) mismatch(c *corev1.PersistentVolumeClaim) error {
+	all := doors.ClaimRequest{Class: w.class, Block: w.block, Source: w.source()}
 	if w.size != "" {
 		size, err := doors.ParseSize(w.size)
 		if err != nil {
@@ -249,5 +249,5 @@ func (w wish) misses(c *corev1.PersistentVolumeClaim) error {
 			return err
 		}
 	}
-	return all.Misses(c)
+	return all.Mismatch(c)
 }

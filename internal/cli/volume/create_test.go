@@ -36,42 +36,42 @@ func TestClaimOfAWish(t *testing.T) {
 	grown.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("4Gi")}
 	fiveGi := resource.MustParse("5Gi")
 	for name, c := range map[string]struct {
-		wish
+		claimRequest
 		origin
 		want string
 	}{
-		"a size alone": {wish{size: "10Gi"}, origin{}, "a 10Gi [ReadWriteOnce]"},
+		"a size alone": {claimRequest{size: "10Gi"}, origin{}, "a 10Gi [ReadWriteOnce]"},
 		"all": {
-			wish{size: "1Gi", class: "x", access: "rwx", block: true},
+			claimRequest{size: "1Gi", class: "x", access: "rwx", block: true},
 			origin{},
 			"a 1Gi [ReadWriteMany] class x Block",
 		},
-		"a long access mode": {wish{size: "1Gi", access: "ReadOnlyMany"}, origin{}, "a 1Gi [ReadOnlyMany]"},
+		"a long access mode": {claimRequest{size: "1Gi", access: "ReadOnlyMany"}, origin{}, "a 1Gi [ReadOnlyMany]"},
 		"a copy of a claim": {
-			wish{claim: "c"},
+			claimRequest{claim: "c"},
 			origin{claim: grown},
 			"a 4Gi [ReadWriteMany] class shared Filesystem from PersistentVolumeClaim c",
 		},
 		"a copy of a claim that is not bound": {
-			wish{claim: "c", access: "RWOP"},
+			claimRequest{claim: "c", access: "RWOP"},
 			origin{claim: like},
 			"a 3Gi [ReadWriteOncePod] class shared Filesystem from PersistentVolumeClaim c",
 		},
 		"of a snapshot whose claim is there": {
-			wish{snapshot: "s"},
+			claimRequest{snapshot: "s"},
 			origin{fiveGi, like},
 			"a 5Gi [ReadWriteMany] class shared Filesystem from VolumeSnapshot s",
 		},
 		"of a snapshot whose claim is gone": {
-			wish{snapshot: "s", size: "6Gi", class: "x"},
+			claimRequest{snapshot: "s", size: "6Gi", class: "x"},
 			origin{size: fiveGi},
 			"a 6Gi [ReadWriteOnce] class x from VolumeSnapshot s",
 		},
-		"no size":           {wish{}, origin{}, "say how large"},
-		"no number":         {wish{size: "big"}, origin{}, "no size"},
-		"nothing":           {wish{size: "0"}, origin{}, "no size"},
-		"less than nothing": {wish{size: "-1Gi"}, origin{}, "no size"},
-		"no access mode":    {wish{size: "1Gi", access: "rw"}, origin{}, "use RWO, RWX, ROX or RWOP"},
+		"no size":           {claimRequest{}, origin{}, "set its size"},
+		"no number":         {claimRequest{size: "big"}, origin{}, "not a size"},
+		"nothing":           {claimRequest{size: "0"}, origin{}, "not a size"},
+		"less than nothing": {claimRequest{size: "-1Gi"}, origin{}, "not a size"},
+		"no access mode":    {claimRequest{size: "1Gi", access: "rw"}, origin{}, "use RWO, RWX, ROX or RWOP"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim, err := c.of("a", c.origin)
@@ -89,11 +89,11 @@ func TestClaimOfAWish(t *testing.T) {
 // TestCreateAgain: a claim that meets the request may be created again; for one that does not, the error says what
 // differs.
 func TestCreateAgain(t *testing.T) {
-	has, err := wish{size: "2Gi", class: "x", claim: "c"}.of("a", origin{})
+	has, err := claimRequest{size: "2Gi", class: "x", claim: "c"}.of("a", origin{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for want, w := range map[string]wish{
+	for want, w := range map[string]claimRequest{
 		"":                                {size: "1Gi", class: "x", access: "RWO", claim: "c"},
 		"volplane resize a 3Gi":           {size: "3Gi"},
 		`of class "x"`:                    {class: "y"},
@@ -101,10 +101,10 @@ func TestCreateAgain(t *testing.T) {
 		"not a block device":              {block: true},
 		"data of volumesnapshot s":        {snapshot: "s"},
 		"data of persistentvolumeclaim d": {claim: "d"},
-		"no size":                         {size: "x"},
+		"not a size":                      {size: "x"},
 		"use RWO":                         {access: "x"},
 	} {
-		if err := w.misses(has); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := w.mismatch(has); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", w, err, want)
 		}
 	}
@@ -120,7 +120,7 @@ func TestMayResize(t *testing.T) {
 		t.Error(got)
 	}
 	c.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
-	if got := refused("1Gi"); !strings.Contains(got, "do not become smaller") {
+	if got := refused("1Gi"); !strings.Contains(got, "cannot shrink") {
 		t.Error(got)
 	}
 	if same, more := refused("2Gi"), refused("3Gi"); same != "<nil>" || more != "<nil>" {

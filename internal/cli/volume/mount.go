@@ -28,7 +28,7 @@ type mountOptions struct {
 	// create says that the claim is created as requested unless it exists.
 	create   bool
 	readOnly bool
-	wish
+	claimRequest
 }
 
 func mountCommand(s *shell.Shell) *cobra.Command {
@@ -50,17 +50,17 @@ the volume is mounted, it takes back what it has begun, and says what stays.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: objects.CompleteClaim(s),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if m.wish != (wish{}) && !m.create {
+			if m.claimRequest != (claimRequest{}) && !m.create {
 				return errors.New("size, class and the like are those of a new claim: add --create")
 			}
 			return mountAt(cmd.Context(), s, m, claimName(args[0]), args[1])
 		},
 	}
 	m.register(c, s)
-	m.wish.register(c, s)
+	m.claimRequest.register(c, s)
 	f := c.Flags()
 	f.StringVarP(&m.options, "options", "o", "", "mount options, such as suid,dev")
-	f.BoolVar(&m.create, "create", false, "create the claim unless it is there, as 'volplane create' does")
+	f.BoolVar(&m.create, "create", false, "create the claim unless it exists, as 'volplane create' does")
 	f.BoolVar(&m.readOnly, "ro", false, "mount it read-only, as -o ro does")
 	return c
 }

@@ -56,7 +56,7 @@ func TestClaimThatLeaves(t *testing.T) {
 		Namespace: "default", Name: "data", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{"a.example.com/b"},
 	}}
 	b := begun{Shell: testShell(t), client: fake.NewClientset(claim)}
-	_, _, created := ensureClaim(t.Context(), b.Shell, b.client, "default", "data", wish{size: "1Gi"})
+	_, _, created := ensureClaim(t.Context(), b.Shell, b.client, "default", "data", claimRequest{size: "1Gi"})
 	for name, err := range map[string]error{
 		"create":         created,
 		"mount":          b.claimFor(t.Context(), "default", "data", mountOptions{}),

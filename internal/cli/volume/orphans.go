@@ -68,8 +68,8 @@ cluster that uses the same driver.`,
 type orphanReport struct {
 	Drivers  []string         `json:"drivers"`
 	Findings []decide.Finding `json:"findings"`
-	// Making is the number of volumes that are being created.
-	Making int `json:"making"`
+	// Creating is the number of volumes that are being created.
+	Creating int `json:"making"`
 	// Elsewhere is the number of objects whose volume these drivers cannot reach.
 	Elsewhere int `json:"elsewhere"`
 }
@@ -99,7 +99,7 @@ func findOrphans(ctx context.Context, s *shell.Shell, d driverFlags, output stri
 			continue
 		}
 		r.Drivers, r.Findings = append(r.Drivers, found.Driver), append(r.Findings, found.Findings...)
-		r.Making, r.Elsewhere = r.Making+found.Making, r.Elsewhere+found.Elsewhere
+		r.Creating, r.Elsewhere = r.Creating+found.Creating, r.Elsewhere+found.Elsewhere
 	}
 	return errors.Join(printOrphans(s.Out, r, output), errors.Join(failed...))
 }
@@ -174,8 +174,8 @@ func summarise(w io.Writer, r orphanReport) error {
 		fmt.Fprintf(w, "Every volume of %s has a PersistentVolume, and every PersistentVolume has its volume.\n",
 			strings.Join(r.Drivers, ", "))
 	}
-	if r.Making > 0 {
-		fmt.Fprintf(w, "Volumes that are being created: %d.\n", r.Making)
+	if r.Creating > 0 {
+		fmt.Fprintf(w, "Volumes that are being created: %d.\n", r.Creating)
 	}
 	if r.Elsewhere > 0 {
 		fmt.Fprintf(w, "PersistentVolumes whose volume these drivers cannot reach: %d; ask the driver on a node that can.\n",

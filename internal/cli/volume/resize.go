@@ -30,9 +30,9 @@ func resizeCommand(s *shell.Shell) *cobra.Command {
 	timeout := 2 * time.Minute
 	c := &cobra.Command{
 		Use:   "resize CLAIM SIZE",
-		Short: "Make the volume of a claim larger, and wait until it is",
-		Long: `Make the volume of a claim larger, also while it is mounted, and wait until it is.
-A volume does not become smaller. The filesystem of a volume that is not mounted
+		Short: "Expand the volume of a claim, and wait until it is expanded",
+		Long: `Expand the volume of a claim, also while it is mounted, and wait until it is expanded.
+A volume cannot shrink. The filesystem of a volume that is not mounted
 grows when it is mounted next.`,
 		Example:           `  volplane resize data 20Gi`,
 		Args:              cobra.ExactArgs(2),
@@ -91,10 +91,10 @@ func mayResize(c *corev1.PersistentVolumeClaim, size resource.Quantity) error {
 	has, bound := c.Status.Capacity[corev1.ResourceStorage]
 	switch {
 	case !bound:
-		return fmt.Errorf("claim %s has no volume yet that could grow: mount it first, or delete it and create it with "+
-			"that size", c.Name)
+		return fmt.Errorf("claim %s has no volume yet that could be expanded: mount it first, or delete it and create it "+
+			"with that size", c.Name)
 	case size.Cmp(has) < 0:
-		return fmt.Errorf("the volume of claim %s has %s, and volumes do not become smaller: create another claim, and "+
+		return fmt.Errorf("the volume of claim %s has %s, and volumes cannot shrink: create another claim, and "+
 			"copy the files", c.Name, has.String())
 	}
 	return nil
@@ -199,7 +199,7 @@ func grown(
 	if used || err != nil {
 		return "", err
 	}
-	return "has a larger volume; its filesystem grows when it is mounted next", nil
+	return "has an expanded volume; its filesystem is expanded when it is next mounted", nil
 }
 
 // growsAtMount says whether the volume has grown and its filesystem has not.

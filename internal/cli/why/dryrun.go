@@ -129,7 +129,7 @@ func (r *simulation) addObject(ctx context.Context, doc *unstructured.Unstructur
 	}
 	k, known := gather.KindNamed(m.GroupVersionKind.Kind)
 	if !known || k.Group != m.GroupVersionKind.Group {
-		r.notes = append(r.notes, objects.PrintedType(m)+"/"+doc.GetName()+" is left out: why does not know its kind")
+		r.notes = append(r.notes, objects.PrintedType(m)+"/"+doc.GetName()+" is omitted: why does not know its kind")
 		return nil
 	}
 	ns := r.objects.SetNamespace(m, doc)
@@ -137,7 +137,7 @@ func (r *simulation) addObject(ctx context.Context, doc *unstructured.Unstructur
 	doc.SetUID(types.UID(fmt.Sprintf("dry-run-%d", n)))
 	switch made, err := r.created(ctx, m, doc, ns); {
 	case apierrors.IsAlreadyExists(err):
-		r.refused = append(r.refused, dryrun.Refused(subject, "it exists already; ask about it without --dry-run"))
+		r.refused = append(r.refused, dryrun.Refused(subject, "it already exists; ask about it without --dry-run"))
 		return nil
 	case err != nil && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
 		r.refused = append(r.refused, dryrun.Refused(subject, err.Error()))
@@ -204,7 +204,7 @@ func (r *simulation) put(k gather.Kind, doc *unstructured.Unstructured) error {
 	case "namespace":
 		err = putAs(r, &r.Namespaces, doc, func(*corev1.Namespace) {})
 	default:
-		r.notes = append(r.notes, k.Name+"/"+doc.GetName()+" is left out: users do not create such objects")
+		r.notes = append(r.notes, k.Name+"/"+doc.GetName()+" is omitted: users do not create such objects")
 		return nil
 	}
 	if err != nil {

@@ -80,7 +80,7 @@ func snapshotState(ctx context.Context, s *shell.Shell, path, output string, for
 		return err
 	}
 	if _, err := os.Lstat(path); err == nil && !force && path != "-" {
-		return fmt.Errorf("%s exists already: choose another file, or use --force", path)
+		return fmt.Errorf("%s already exists: choose another file, or use --force", path)
 	}
 	o, err := stateOf(ctx, s, s.Flags.Namespace)
 	if err != nil {

@@ -113,13 +113,13 @@ func (q question) check(args []string) error {
 	}
 	switch {
 	case q.all && len(args) > 0:
-		return errors.New("--all-namespaces lists all causes: leave out " + strings.Join(args, " "))
+		return errors.New("--all-namespaces lists all causes: omit " + strings.Join(args, " "))
 	case q.dryRun != (q.file != ""):
 		return errDryRun
 	case q.fix && len(args) == 0:
 		return errors.New("--fix is about one object: name it, for example: volplane why --fix pvc/data")
 	case q.dryRun && len(args) > 0:
-		return errors.New("--dry-run explains the objects of -f: leave out the object in the arguments")
+		return errors.New("--dry-run explains the objects of -f: omit the object in the arguments")
 	}
 	return nil
 }

@@ -250,7 +250,7 @@ func TestLimit(t *testing.T) {
 				w.pass(soon)
 				w.are(attachment("a", "n1", attached))
 				w.heard(`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`,
-					`Pod q Warning: FailedAttachVolume "volume b cannot be attached: node n1 has as many volumes of driver d.example as it takes (1)", next user (1)`)
+					`Pod q Warning: FailedAttachVolume "volume b cannot be attached: node n1 has reached its limit of volumes of driver d.example (1)", next user (1)`)
 				ends(w)
 			}, slices.Concat(bound("a"), bound("b"), objects(limited, node("n1"), pod("p", "n1", "a")))...)
 		})

@@ -50,7 +50,7 @@ func sooner(r controller.Result, after time.Duration) controller.Result {
 func (c *attachDetach) gather(node string) attach.NodeFacts {
 	// The memory is read before the caches, so that each attachment is in one of the two.
 	return attach.FactsOf(c.view, node, attach.Memory{
-		Making: c.creationsOn(node), Going: c.allDeleting(),
+		Creating: c.creationsOn(node), Deleting: c.allDeleting(),
 		Overdue: func(a types.UID) bool { return c.overdue(a, c.Now()) },
 		Had:     c.history.has, Near: c.Near,
 		DisableForceDetachOnTimeout: c.DisableForceDetachOnTimeout,
@@ -108,7 +108,7 @@ func (c *attachDetach) isOutdated(ctx context.Context, f attach.NodeFacts, p att
 // remember updates the memory: it ends waits and reservations that the plan does not need any more,
 // and drops volumes from the history that cannot be on the node any more.
 func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
-	c.history.retain(f.Name, func(unique string) bool { return p.There[unique] || attach.InUse(f.Node, unique) })
+	c.history.retain(f.Name, func(unique string) bool { return p.HasAttachment[unique] || attach.InUse(f.Node, unique) })
 	unwanted := map[types.UID]bool{}
 	for _, d := range p.Detach {
 		unwanted[d.Attachment.UID] = true
@@ -121,7 +121,7 @@ func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
 		}
 	}
 	wanted := map[string]bool{}
-	for _, w := range f.Wishes {
+	for _, w := range f.Desired {
 		wanted[attach.Key(w.Volume)] = true
 	}
 	for _, key := range c.releaseUnwanted(f.Name, wanted) {

@@ -221,9 +221,9 @@ func (a *attacher) gather(va *storagev1.VolumeAttachment, lost bool) attach.Fact
 	f.Again = a.known.whyMissing(va.UID) != ""
 	f.Lost = a.Scope.Has("") && attach.IsLost(f)
 	if d, ok := a.Drivers.For(va.Spec.Attacher, attach.ServedBy(f)); ok {
-		f.Ours, f.Trivial = true, !d.Controller.PublishUnpublish
+		f.Reachable, f.NoControllerPublish = true, !d.Controller.PublishUnpublish
 	} else if a.Dummy != "" && va.Spec.Attacher == a.Dummy {
-		f.Ours, f.Trivial = true, true
+		f.Reachable, f.NoControllerPublish = true, true
 	}
 	return f
 }

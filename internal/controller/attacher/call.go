@@ -82,7 +82,7 @@ func (a *attacher) request(
 
 func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) (err error) {
 	answer := answerOf(nil)
-	if !f.Trivial {
+	if !f.NoControllerPublish {
 		answer, err = a.unpublish(ctx, f.Attachment, p)
 	}
 	return a.settle(ctx, attach.Detach, f.Attachment, answer, err)

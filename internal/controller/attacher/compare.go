@@ -29,7 +29,7 @@ const (
 	listLimit = 5 * time.Minute
 )
 
-var errEndless = errors.New("the list of volumes has no end")
+var errEndless = errors.New("the list of volumes does not end")
 
 // known holds the differences between the lists of drivers and the VolumeAttachments. It is lost at a restart, and the
 // drivers are queried again.
@@ -97,7 +97,7 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 	published, err := a.published(ctx, d)
 	if err != nil {
 		if ctx.Err() == nil && !csi.IsAnswer(err) {
-			a.Env.Log.Warn("driver does not say what is attached", "driver", driver, "err", err)
+			a.Env.Log.Warn("driver does not report what is attached", "driver", driver, "err", err)
 		}
 		return a.ReconcileSync
 	}

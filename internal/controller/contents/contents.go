@@ -37,9 +37,9 @@ const (
 
 var (
 	// errSteps says that a content had more to do than expected.
-	errSteps = errors.New("more steps than expected; it is looked at again")
+	errSteps = errors.New("more steps than expected; it will be reconciled again")
 	// errCall says that a call of a driver has failed.
-	errCall = errors.New("a call is made again")
+	errCall = errors.New("a call is repeated")
 	errGone = errors.New("driver has gone")
 )
 
@@ -170,7 +170,7 @@ func (l *Loop[C]) plan(c C) snapshot.PlanFor[C] {
 		f.Rivals = l.Decide.RivalsOf(l.Options, v.Driver, l.Writer.By(cluster.ContentsByDriver, v.Driver))
 	}
 	if d := l.driver(c); d != nil && l.Options.Has(c) {
-		f.Ours = true
+		f.Reachable = true
 		f.Takes, f.Lists, f.Gets = l.Kind.Can(d)
 		f.Places = l.Options.Topology && d.Plugin.SnapshotAccessibilityConstraints
 	}

@@ -71,7 +71,7 @@ func (c *cycle) list(
 		}
 	}); err != nil {
 		if !csi.IsAnswer(err) && ctx.Err() == nil {
-			c.Env.Log.Warn("driver does not say how its volumes are", "driver", c.driver.Name, "err", err)
+			c.Env.Log.Warn("driver does not report the health of its volumes", "driver", c.driver.Name, "err", err)
 		}
 		return map[string][]health.Report{}, false
 	}

@@ -121,7 +121,7 @@ func (m *modifier) gather(claim *corev1.PersistentVolumeClaim) modify.Facts {
 		return f
 	}
 	if d, ok := m.Drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
-		f.Ours, f.Modifies = true, d.Controller.Modify
+		f.Reachable, f.Modifies = true, d.Controller.Modify
 	}
 	return f
 }

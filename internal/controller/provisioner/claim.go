@@ -59,9 +59,9 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 		return f, nil
 	}
 	f.Scope, f.Lacks = d.Scope, lacks(d)
-	f.Ours = f.Settles() || creates(d.Scope, f.Claim)
+	f.Reachable = f.Settles() || creates(d.Scope, f.Claim)
 	contested := d.Place != nil && f.IsContested()
-	if !f.Ours && !contested || f.Lacks != "" || f.Settles() {
+	if !f.Reachable && !contested || f.Lacks != "" || f.Settles() {
 		return f, nil
 	}
 	f.BlockDriver = isBlockDriver(d)
@@ -161,7 +161,7 @@ func (p *provisioner) room(ctx context.Context, in *provision.Intent, d *csi.Dri
 	}
 	got, err := d.ControllerClient().GetCapacity(ctx, r)
 	if err != nil {
-		p.Env.Log.Info("the driver does not say how much room there is on the node for a claim, which is taken anyway",
+		p.Env.Log.Info("the driver does not report its free space on the node for a claim, which is provisioned here anyway",
 			"claim", in.Claim.Namespace+"/"+in.Claim.Name, "err", err)
 		return nil
 	}

@@ -25,7 +25,7 @@ import (
 var (
 	errGone     = errors.New("driver has gone")
 	errFault    = errors.New("cannot be provisioned as it is")
-	errNameHeld = errors.New("another claim's volume is being made with the same name")
+	errNameHeld = errors.New("another claim's volume is being created with the same name")
 	errOpen     = errors.New("the intent of its creation is not resolved")
 	errStep     = errors.New("the provisioner does not know the step")
 )

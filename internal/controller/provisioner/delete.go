@@ -58,7 +58,7 @@ func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeF
 	f := provision.VolumeFactsOf(p.view, v)
 	f.Lost = p.letsGo(v)
 	if d, ok := p.callerOf(provision.DeleterOf(v), v); ok {
-		f.Ours, f.Lacks = true, lacks(d)
+		f.Reachable, f.Lacks = true, lacks(d)
 	}
 	return f
 }

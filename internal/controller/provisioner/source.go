@@ -182,7 +182,8 @@ func (p *provisioner) changeSnapshot(ctx context.Context, namespace, name string
 	}
 	if apierrors.IsForbidden(err) {
 		// Roles of older versions do not allow this. Restoring without the finalizer works, too.
-		p.Env.Log.Warn("snapshots cannot be protected while volumes are made from them: the right to update them is missing",
+		p.Env.Log.Warn("snapshots cannot be protected while volumes are created from them: the right to update them is "+
+			"missing",
 			"snapshot", namespace+"/"+name, "error", err)
 		return nil
 	}

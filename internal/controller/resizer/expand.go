@@ -47,7 +47,7 @@ func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (co
 		r.Events.Note(claim, v.Because)
 	}
 	if v.Repeat {
-		return controller.Result{}, fmt.Errorf("grow volume of claim %s/%s: %w", claim.Namespace, claim.Name,
+		return controller.Result{}, fmt.Errorf("expand volume of claim %s/%s: %w", claim.Namespace, claim.Name,
 			cmp.Or(cause, csi.ErrAnswer))
 	}
 	return r.pauseInfeasible(claim), nil

@@ -113,7 +113,7 @@ func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
 		return f
 	}
 	if d, ok := r.Drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
-		f.Ours, f.Expands, f.NodeExpands = true, d.Controller.Expand, d.Node.Expand
+		f.Reachable, f.Expands, f.NodeExpands = true, d.Controller.Expand, d.Node.Expand
 	}
 	return f
 }

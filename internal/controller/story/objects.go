@@ -190,7 +190,7 @@ func (f *file) patch(word string) (string, error) {
 	name, value, ok := strings.Cut(word, "=")
 	text := f.words[name]
 	if text == "" || strings.Contains(text, `"$"`) != ok {
-		return "", fmt.Errorf("%q is no change of this object", word)
+		return "", fmt.Errorf("%q is not a change of this object", word)
 	}
 	if ok {
 		scalar, err := yaml.YAMLToJSON([]byte(value))

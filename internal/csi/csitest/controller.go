@@ -74,7 +74,7 @@ func (d *Driver) find(id string) (*vol, error) {
 	}
 	v := d.volumes[id]
 	if v == nil {
-		return nil, status.Errorf(codes.NotFound, "there is no volume %s", id)
+		return nil, status.Errorf(codes.NotFound, "volume %s does not exist", id)
 	}
 	return v, nil
 }
@@ -188,7 +188,7 @@ func (d *Driver) ControllerPublishVolume(
 		return nil, err
 	}
 	if r.GetNodeId() != d.config.NodeID && !slices.Contains(d.config.OtherNodes, r.GetNodeId()) {
-		return nil, status.Errorf(codes.NotFound, "there is no node %s", r.GetNodeId())
+		return nil, status.Errorf(codes.NotFound, "node does not exist: %s", r.GetNodeId())
 	}
 	if before := v.attached[r.GetNodeId()]; before != nil {
 		if before.GetReadonly() != r.GetReadonly() || !proto.Equal(before.GetVolumeCapability(), r.GetVolumeCapability()) {

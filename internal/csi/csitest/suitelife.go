@@ -115,7 +115,7 @@ func (s *suite) lifeCycle(capability *csipb.VolumeCapability) {
 		})
 		s.mustSucceed("NodeGetVolumeStats", err)
 		if len(r.GetUsage()) == 0 {
-			s.t.Error("NodeGetVolumeStats tells no usage")
+			s.t.Error("NodeGetVolumeStats reports no usage")
 		}
 	}
 	if s.d.Controller.PublishUnpublish {

@@ -24,7 +24,7 @@ const (
 )
 
 // ErrFormat says that a file is not a readable recording.
-var ErrFormat = errors.New("this is no recording of a driver")
+var ErrFormat = errors.New("this is not a recording of a driver")
 
 // Header is the first line of a recording.
 type Header struct {

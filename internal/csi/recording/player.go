@@ -84,7 +84,7 @@ func (p *Player) handle(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	request, answer := csi.NewMessages(method)
 	if request == nil {
-		return status.Errorf(codes.Unimplemented, "CSI has no method %.100s", method)
+		return status.Errorf(codes.Unimplemented, "CSI does not have the method %.100s", method)
 	}
 	if err := stream.RecvMsg(request); err != nil {
 		return err

@@ -26,7 +26,7 @@ func Check(ctx context.Context, dir, driver string) error {
 	case err != nil:
 		return err
 	case file.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is no socket", path)
+		return fmt.Errorf("%s is not a socket", path)
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {

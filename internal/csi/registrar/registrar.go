@@ -74,7 +74,7 @@ func (r Registrar) Run(ctx context.Context) error {
 	for {
 		removed, err := r.announce(ctx)
 		if r.Patient && errors.Is(err, ErrTaken) {
-			r.Log.Warn("driver is not announced, it will be tried again", "driver", r.Driver, "socket", r.Path, "pause", pause,
+			r.Log.Warn("driver is not announced, will be retried", "driver", r.Driver, "socket", r.Path, "pause", pause,
 				"err", err)
 			select {
 			case <-ctx.Done():

@@ -20,7 +20,7 @@ import (
 const maxLine = 1 << 20
 
 // ErrNoProcess says that no process answers at the socket.
-var ErrNoProcess = errors.New("no process of volplane that calls drivers answers")
+var ErrNoProcess = errors.New("no volplane process that calls drivers answers")
 
 // Client connects to the process behind a socket.
 type Client struct{ Socket string }
@@ -113,7 +113,7 @@ func (c Client) Faults(ctx context.Context) ([]Planted, error) {
 
 // Plant replaces the faults of a driver for some time; "" clears them.
 func (c Client) Plant(ctx context.Context, driver, faults string, life time.Duration) error {
-	body, err := c.do(ctx, http.MethodPut, "/faults/"+driver, wish{faults, life.Seconds()})
+	body, err := c.do(ctx, http.MethodPut, "/faults/"+driver, plantRequest{faults, life.Seconds()})
 	if err != nil {
 		return err
 	}

@@ -70,10 +70,11 @@ func parseFault(text string) (Fault, error) {
 	f := Fault{Method: strings.TrimSpace(method)}
 	words := strings.Fields(rest)
 	if !ok || len(words) == 0 {
-		return f, fmt.Errorf("want METHOD:EFFECT, as CreateVolume:Unavailable")
+		return f, fmt.Errorf("want METHOD:EFFECT, such as CreateVolume:Unavailable")
 	}
 	if !isMethod(f.Method) {
-		return f, fmt.Errorf("CSI has no method %.60q: use a name as NodeStageVolume, or * for all but the identity service",
+		return f, fmt.Errorf("CSI does not have the method %.60q: use a name such as NodeStageVolume, or * for all but "+
+			"the identity service",
 			f.Method)
 	}
 	words, err := f.parseEffect(words)
@@ -86,7 +87,7 @@ func parseFault(text string) (Fault, error) {
 	case 1:
 		return f, f.parseOften(words[0])
 	}
-	return f, fmt.Errorf("%.60q is too much: want METHOD:EFFECT once, Nx or N%%", strings.Join(words[1:], " "))
+	return f, fmt.Errorf("%.60q is not a fault: want METHOD:EFFECT once, Nx or N%%", strings.Join(words[1:], " "))
 }
 
 func isMethod(name string) bool {
@@ -110,7 +111,7 @@ func (f *Fault) parseEffect(words []string) ([]string, error) {
 			return rest, nil //nolint:nilerr // it is not a duration but a probability or a count
 		}
 		if wait <= 0 || wait > MaxFor {
-			return rest, fmt.Errorf("%s is no time to hang: want one of at most %s", rest[0], MaxFor)
+			return rest, fmt.Errorf("%s is not a valid time to hang: want at most %s", rest[0], MaxFor)
 		}
 		f.Wait = wait
 		return rest[1:], nil
@@ -121,7 +122,7 @@ func (f *Fault) parseEffect(words []string) ([]string, error) {
 			return rest, nil
 		}
 	}
-	return rest, fmt.Errorf("%.60q is no effect: use a gRPC code as Unavailable, hang, hang 30s or lost", effect)
+	return rest, fmt.Errorf("%.60q is not an effect: use a gRPC code such as Unavailable, hang, hang 30s or lost", effect)
 }
 
 // parseOften reads once, Nx or N%.

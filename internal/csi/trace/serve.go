@@ -80,7 +80,7 @@ func limited(free chan struct{}, next http.Handler) http.Handler {
 			defer func() { <-free }()
 			next.ServeHTTP(w, r)
 		default:
-			http.Error(w, "too many commands ask at the same time: end one of them", http.StatusServiceUnavailable)
+			http.Error(w, "too many commands at the same time: end one of them", http.StatusServiceUnavailable)
 		}
 	})
 }
@@ -127,8 +127,8 @@ func (t *Trace) serveFaults(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(all)
 }
 
-// wish is the body of a request to plant faults; without faults, those of the driver are cleared.
-type wish struct {
+// plantRequest is the body of a request to plant faults; without faults, those of the driver are cleared.
+type plantRequest struct {
 	Faults  string  `json:"faults"`
 	Seconds float64 `json:"seconds"`
 }
@@ -138,7 +138,7 @@ func (t *Trace) plant(w http.ResponseWriter, r *http.Request, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	var said wish
+	var said plantRequest
 	if err := json.Unmarshal(body, &said); err != nil {
 		return fmt.Errorf("the request is not understood: %w", err)
 	}

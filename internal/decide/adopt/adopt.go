@@ -11,12 +11,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts are what the cluster has, and the user's wishes.
+// Facts are what the cluster has, and the user's choices.
 type Facts struct {
 	// Driver is the driver's name, ManagedBy the label of objects that are ours.
 	Driver, ManagedBy string
-	// Namespace and Shape are the user's wishes; empty means no wish. WithoutNodes says whether the nodes' part is
-	// omitted; nil means no wish.
+	// Namespace and Shape are the user's choices; empty means no choice. WithoutNodes says whether the nodes' part is
+	// omitted; nil means no choice.
 	Namespace, Shape string
 	WithoutNodes     *bool
 	// Controllers are those to run. ChoseControllers means that the user chose them.
@@ -130,7 +130,7 @@ func (p *Plan) driver(f Facts) {
 		p.note("the CSIDriver %s stays as it is, and is not printed: it is not volplane's", f.Driver)
 		for _, c := range changes {
 			p.Refused = append(p.Refused, fmt.Sprintf("%s of the CSIDriver %s is %s, not %s, and the CSIDriver is not "+
-				"volplane's: change it where it is made", c.field, f.Driver, c.is, c.wanted))
+				"volplane's: change it where it is created", c.field, f.Driver, c.is, c.wanted))
 		}
 		return
 	}
@@ -172,7 +172,7 @@ func (p *Plan) others(f Facts, mine []Workload) {
 				"namespace, you can do that after volplane's run, and otherwise do it before", w)
 		}
 		if names := w.others(); w.controls() && len(names) > 1 {
-			p.note("the containers %s of %s are no sidecars: one is the driver, and what the others do ends with them",
+			p.note("the containers %s of %s are not sidecars: one is the driver, and what the others do ends with them",
 				strings.Join(names, ", "), w.short())
 		}
 	}
@@ -202,7 +202,7 @@ func (p *Plan) shape(f Facts, mine []Workload, eachNode bool) {
 	case i >= 0:
 		p.asRunning(f, mine[i])
 	case eachNode && f.Shape == "":
-		p.Refused = append(p.Refused, "each node makes its own volumes: if the driver's controller on a node serves only "+
+		p.Refused = append(p.Refused, "each node creates its own volumes: if the driver's controller on a node serves only "+
 			"those, use --shape=daemonset --node-deployment; and if it serves all nodes, choose with --shape")
 	}
 }
@@ -244,14 +244,14 @@ func (p *Plan) topology(f Facts) (eachNode bool) {
 	named := strings.Join(keys, ", ")
 	switch {
 	case len(nodes) == 0:
-		p.note("no node has registered the driver, so nothing tells its topology")
+		p.note("no node has registered the driver, so its topology is not known")
 	case len(keys) == 0:
 		p.note("the driver has no topology: its controllers may run anywhere")
 	case len(nodes) == 1 && !strings.Contains(join(segments), "="+nodes[0]):
-		p.note("only the node %s has registered the driver, so nothing tells whether other nodes share its topology (%s)",
+		p.note("only the node %s has registered the driver, so it is not known whether other nodes share its topology (%s)",
 			nodes[0], named)
 	case len(segments) == len(nodes):
-		p.note("each node has a topology of its own (%s), so volumes stay on the node that makes them", named)
+		p.note("each node has a topology of its own (%s), so volumes stay on the node that creates them", named)
 		return true
 	default:
 		p.note("nodes share their topologies (%s): the controllers may run anywhere", named)

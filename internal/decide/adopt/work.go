@@ -78,7 +78,7 @@ func without(controller string) string {
 		"snapshotter":         "no snapshot is taken or deleted",
 		"group-snapshotter":   "no group of snapshots is taken or deleted",
 		"snapshot-controller": "no snapshot in the cluster gets a content",
-		"health":              "no claim is told that its volume is broken",
+		"health":              "unhealthy volumes are not reported",
 	}[controller]
 }
 
@@ -166,7 +166,7 @@ func (p *Plan) onNodes(f Facts, of []work) bool {
 	if i < 0 {
 		return false
 	}
-	what := fmt.Sprintf("%s in %s has --node-deployment: it works on each node for the volumes that are made there",
+	what := fmt.Sprintf("%s in %s has --node-deployment: it works on each node for the volumes that are created there",
 		of[i].program, of[i].in.short())
 	switch f.Shape {
 	case "":

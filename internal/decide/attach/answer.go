@@ -158,11 +158,11 @@ func (m Mount) Problem() (text string, wait bool) {
 		return "volume " + m.Volume + " is being detached from node " + m.Node, true
 	case a == nil:
 		// The authorizer recognizes an attachment a moment after its creation.
-		return "attachment " + name + " of volume " + m.Volume + " is not to be seen", true
+		return "attachment " + name + " of volume " + m.Volume + " is not visible yet", true
 	case a.DeletionTimestamp != nil || !a.Status.Attached:
-		return "attachment " + name + " of volume " + m.Volume + " is not there or is going away", true
+		return "attachment " + name + " of volume " + m.Volume + " does not exist or is being deleted", true
 	case a.Spec.NodeName != m.Node || a.Spec.Attacher != m.Driver:
-		return "attachment " + name + " is of driver " + a.Spec.Attacher + " and node " + a.Spec.NodeName + ", wanted " +
+		return "attachment " + name + " belongs to driver " + a.Spec.Attacher + " and node " + a.Spec.NodeName + ", wanted " +
 			m.Driver + " and " + m.Node, false
 	}
 	return "", false

@@ -164,19 +164,19 @@ func TestMount(t *testing.T) {
 		"it is attached":                     {true, to(same), "", false},
 		"the node does not list it any more": {false, to(same), "volume pv is being detached from node n1", true},
 		"the API does not show it": {
-			true, nil, "attachment " + name + " of volume pv is not to be seen", true,
+			true, nil, "attachment " + name + " of volume pv is not visible yet", true,
 		},
-		"it is going": {true, to(going), "attachment " + name + " of volume pv is not there or is going away", true},
+		"it is going": {true, to(going), "attachment " + name + " of volume pv does not exist or is being deleted", true},
 		"it is not attached": {
-			true, attachment("pv", "n1"), "attachment " + name + " of volume pv is not there or is going away", true,
+			true, attachment("pv", "n1"), "attachment " + name + " of volume pv does not exist or is being deleted", true,
 		},
 		"it is of another node": {
 			true, to(func(a *storagev1.VolumeAttachment) { a.Spec.NodeName = "n2" }),
-			"attachment " + name + " is of driver " + driver + " and node n2, wanted " + driver + " and n1", false,
+			"attachment " + name + " belongs to driver " + driver + " and node n2, wanted " + driver + " and n1", false,
 		},
 		"it is of another driver": {
 			true, to(func(a *storagev1.VolumeAttachment) { a.Spec.Attacher = "e" }),
-			"attachment " + name + " is of driver e and node n1, wanted " + driver + " and n1", false,
+			"attachment " + name + " belongs to driver e and node n1, wanted " + driver + " and n1", false,
 		},
 	} {
 		t.Run(argues, func(t *testing.T) {

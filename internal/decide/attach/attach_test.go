@@ -158,51 +158,53 @@ func calls() []attachmentCase {
 	foreign.Spec.CSI.Driver, path.Spec.CSI = "other.example.com", nil
 	return []attachmentCase{
 		{"the driver is asked to attach, with what detach will need recorded", Facts{
-			Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Reachable: true,
 		}},
 		{"what is attached is left alone", Facts{
-			Attachment: attachment("pv", "n1", attached), Volume: v, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached), Volume: v, NodeID: "id1", Reachable: true,
 		}},
 		{"a driver that is not here is waited for", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1"}},
-		{"a node without the driver is waited for", Facts{Attachment: attachment("pv", "n1"), Volume: v, Ours: true}},
-		{"a volume that is gone is not attached", Facts{Attachment: attachment("pv", "n1"), NodeID: "id1", Ours: true}},
-		{"nor one that is going", Facts{Attachment: attachment("pv", "n1"), Volume: dying, NodeID: "id1", Ours: true}},
+		{"a node without the driver is waited for", Facts{Attachment: attachment("pv", "n1"), Volume: v, Reachable: true}},
+		{"a volume that is gone is not attached", Facts{Attachment: attachment("pv", "n1"), NodeID: "id1", Reachable: true}},
+		{"nor one that is going", Facts{Attachment: attachment("pv", "n1"), Volume: dying, NodeID: "id1", Reachable: true}},
 		{"detach uses the record, though volume and node are gone", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held, recorded), Ours: true,
+			Attachment: attachment("pv", "n1", attached, going, held, recorded), Reachable: true,
 		}},
 		{"an attachment of today's attacher has no record but a volume", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, NodeID: "id1", Reachable: true,
 		}},
 		{
-			"without both the driver was never called by us", Facts{Attachment: attachment("pv", "n1", going, held), Ours: true},
+			"without both the driver was never called by us", Facts{Attachment: attachment("pv", "n1", going, held),
+				Reachable: true},
 		},
 		{"a driver with nothing to do is not called", Facts{
-			Attachment: attachment("pv", "n1"), Volume: v, Ours: true, Trivial: true,
+			Attachment: attachment("pv", "n1"), Volume: v, Reachable: true, NoControllerPublish: true,
 		}},
 		{"a driver is never given another one's volume", Facts{
-			Attachment: attachment("pv", "n1"), Volume: foreign, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1"), Volume: foreign, NodeID: "id1", Reachable: true,
 		}},
-		{"what is no CSI volume is not attached", Facts{
-			Attachment: attachment("pv", "n1"), Volume: path, NodeID: "id1", Ours: true,
+		{"what is not a CSI volume is not attached", Facts{
+			Attachment: attachment("pv", "n1"), Volume: path, NodeID: "id1", Reachable: true,
 		}},
 		{"today's attacher called the driver and the volume is gone: nobody knows what to detach", Facts{
-			Attachment: attachment("pv", "n1", going, held, named), Ours: true,
+			Attachment: attachment("pv", "n1", going, held, named), Reachable: true,
 		}},
 		{"attached, and nobody knows what", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held), NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached, going, held), NodeID: "id1", Reachable: true,
 		}},
 		{"a record that cannot be read is not trusted", Facts{
-			Attachment: attachment("pv", "n1", going, held, torn), NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", going, held, torn), NodeID: "id1", Reachable: true,
 		}},
-		{"nor one of nothing", Facts{Attachment: attachment("pv", "n1", going, held, hollow), NodeID: "id1", Ours: true}},
+		{"nor one of nothing", Facts{Attachment: attachment("pv", "n1", going, held, hollow), NodeID: "id1",
+			Reachable: true}},
 		{"another one's volume is not detached either", Facts{
-			Attachment: attachment("pv", "n1", going, held, named), Volume: foreign, Ours: true,
+			Attachment: attachment("pv", "n1", going, held, named), Volume: foreign, Reachable: true,
 		}},
 		{"to a driver no node means every node: it is never asked that", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true,
+			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Reachable: true,
 		}},
 		{"a driver that lost the ability to attach lets go", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true, Trivial: true,
+			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Reachable: true, NoControllerPublish: true,
 		}},
 	}
 }
@@ -217,71 +219,72 @@ func records() []attachmentCase {
 	nothing.Spec.Source = storagev1.VolumeAttachmentSource{}
 	return []attachmentCase{
 		{"the driver does not know that it is attached", Facts{
-			Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true, Again: true,
+			Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Reachable: true, Again: true,
 		}},
 		{"the node has another name since: it may be attached under the old one", Facts{
-			Attachment: attachment("pv", "n1", held, recorded), Volume: v, NodeID: "id2", Ours: true,
+			Attachment: attachment("pv", "n1", held, recorded), Volume: v, NodeID: "id2", Reachable: true,
 		}},
 		{"a name that somebody suggests was not used yet", Facts{
-			Attachment: attachment("pv", "n1", named), Volume: v, NodeID: "id2", Ours: true,
+			Attachment: attachment("pv", "n1", named), Volume: v, NodeID: "id2", Reachable: true,
 		}},
 		{"more attributes than a driver takes", Facts{
-			Attachment: attachment("pv", "n1"), Volume: wordy, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1"), Volume: wordy, NodeID: "id1", Reachable: true,
 		}},
-		{"as many as one takes", Facts{Attachment: attachment("pv", "n1"), Volume: full, NodeID: "id1", Ours: true}},
+		{"as many as one takes", Facts{Attachment: attachment("pv", "n1"), Volume: full, NodeID: "id1", Reachable: true}},
 		{"the Secret of the call is recorded for the next one", Facts{
-			Attachment: attachment("pv", "n1"), Volume: withSecret(), NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1"), Volume: withSecret(), NodeID: "id1", Reachable: true,
 		}},
 		{"what is attached, kept and recorded is left alone", Facts{
-			Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Reachable: true,
 		}},
 		{"a record that cannot be read is one: the finalizer has been taken", Facts{
-			Attachment: attachment("pv", "n1", attached, torn), Volume: v, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached, torn), Volume: v, NodeID: "id1", Reachable: true,
 		}},
-		{"what is no CSI volume any more does not say what to detach", Facts{
-			Attachment: attachment("pv", "n1", going, held, named), Volume: path, Ours: true,
+		{"what is not a CSI volume any more does not say what to detach", Facts{
+			Attachment: attachment("pv", "n1", going, held, named), Volume: path, Reachable: true,
 		}},
 		{"of a volume that a driver has taken over from Kubernetes the attachment's name proves the handle", Facts{
 			Attachment: attachment("pv", "n1", going, held, named), Volume: inTree(corev1.PersistentVolumeSource{
 				AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://zone/h-pv"},
-			}), Ours: true,
+			}), Reachable: true,
 		}},
 		{"and no other", Facts{
 			Attachment: attachment("other", "n1", going, held, named), Volume: inTree(corev1.PersistentVolumeSource{
 				Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "h-pv"},
-			}), Ours: true,
+			}), Reachable: true,
 		}},
-		{"an attachment of nothing is not attached", Facts{Attachment: nothing, NodeID: "id1", Ours: true}},
+		{"an attachment of nothing is not attached", Facts{Attachment: nothing, NodeID: "id1", Reachable: true}},
 		{"a volume may be described in the attachment itself", Facts{
 			Attachment: attachment("", "n1", inline), Volume: SourceOf(attachment("", "n1", inline), nil), NodeID: "id1",
-			Ours: true,
+			Reachable: true,
 		}},
 		{"if it is a CSI volume", Facts{
 			Attachment: attachment("", "n1", inlinePath), Volume: SourceOf(attachment("", "n1", inlinePath), nil),
-			NodeID: "id1", Ours: true,
+			NodeID: "id1", Reachable: true,
 		}},
 		{"the object was made again for another volume, and the driver may have attached the first", Facts{
-			Attachment: attachment("pv", "n1", held, recorded), Volume: anew, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", held, recorded), Volume: anew, NodeID: "id1", Reachable: true,
 		}},
 		{"the object was made again for another volume, as the attachment's name shows, before anything was attached", Facts{
-			Attachment: attachment("pv", "n1"), Volume: anew, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1"), Volume: anew, NodeID: "id1", Reachable: true,
 		}},
 		{"or after another attacher has attached the first: the other one is not detached in its place", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held, named), Volume: anew, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached, going, held, named), Volume: anew, NodeID: "id1", Reachable: true,
 		}},
 		{"but a name of another form proves nothing", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held, named, renamed), Volume: anew, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached, going, held, named, renamed), Volume: anew, NodeID: "id1", Reachable: true,
 		}},
 		{"somebody has taken the finalizer of what is attached", Facts{
-			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Reachable: true,
 		}},
 		{"which a driver that does not attach never had", Facts{
-			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true, Trivial: true,
+			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Reachable: true,
+			NoControllerPublish: true,
 		}},
 		{"one that was deleted without a detach is not taken from its node while that uses it", Facts{
-			Attachment: attachment("pv", "n1", going, held, recorded), Volume: v, NodeID: "id1", Ours: true, Mounted: true,
+			Attachment: attachment("pv", "n1", going, held, recorded), Volume: v, NodeID: "id1", Reachable: true, Mounted: true,
 		}},
-		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Ours: true}},
+		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Reachable: true}},
 	}
 }
 
@@ -327,9 +330,9 @@ func volumesText(t *testing.T) string {
 		{"also when it is kept: it may be attached again", kept, false},
 		{"and keeps hold of what is attached", dyingHeld, true},
 		{"one that is going and was not kept needs no write", dying, false},
-		{"one that is going is let go when it is not attached any more", dyingHeld, false},
+		{"one that is going is let go when it is no longer attached", dyingHeld, false},
 		{"but by the provisioner, which takes this with its own", provisioned, false},
-		{"what is no CSI volume is not touched", path, true},
+		{"what is not a CSI volume is not touched", path, true},
 		{"unless the driver has taken it over", taken, false},
 	} {
 		got, why := Volume(c.volume, c.attached)

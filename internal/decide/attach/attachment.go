@@ -32,7 +32,7 @@ func RecordOf(a *storagev1.VolumeAttachment) (*Record, error) {
 		return nil, fmt.Errorf("annotation %s: %w", volume.AnnDetach, err)
 	}
 	if r.Handle == "" {
-		return nil, fmt.Errorf("annotation %s names no volume", volume.AnnDetach)
+		return nil, fmt.Errorf("annotation %s does not name a volume", volume.AnnDetach)
 	}
 	return r, nil
 }
@@ -65,9 +65,9 @@ type Facts struct {
 	Volume *corev1.PersistentVolume
 	// NodeID is the driver's id of the node; "" if it is unknown.
 	NodeID string
-	// Ours says that the driver is reached by this process; Trivial that it
+	// Reachable says that the driver is reached by this process; NoControllerPublish that it
 	// neither attaches nor detaches.
-	Ours, Trivial bool
+	Reachable, NoControllerPublish bool
 	// Again means that the driver does not know that it is attached.
 	Again bool
 	// Lost means that the volume and the node were lost together, and that this process serves the volumes that belong to
@@ -147,15 +147,16 @@ func Attachment(f Facts) Plan {
 	case f.Lost && a.DeletionTimestamp != nil && HasFinalizer(a):
 		return plan(Release, volume.ReasonNodeGone, volume.Actor{},
 			Name(a)+" was lost with node "+a.Spec.NodeName+", and no driver is asked")
-	case !f.Ours:
+	case !f.Reachable:
 		return plan(Nothing, volume.ReasonDriverMissing, volume.Driver(a.Spec.Attacher),
 			"driver "+a.Spec.Attacher+" has not registered")
 	case a.DeletionTimestamp != nil:
 		return detach(f)
 	case isSettled(f):
 		return plan(Nothing, volume.ReasonAttached, volume.Actor{}, Name(a)+" is attached to node "+a.Spec.NodeName)
-	case f.Trivial:
-		return plan(Mark, volume.ReasonAttaching, volume.Actor{}, Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
+	case f.NoControllerPublish:
+		return plan(Mark, volume.ReasonAttaching, volume.Actor{}, Name(a)+" does not need to be attached by "+
+			"driver "+a.Spec.Attacher)
 	}
 	return attach(f)
 }
@@ -163,7 +164,7 @@ func Attachment(f Facts) Plan {
 // isSettled says whether a volume is attached, and nothing says that it is not.
 func isSettled(f Facts) bool {
 	a := f.Attachment
-	return a.Status.Attached && !f.Again && (f.Trivial || HasFinalizer(a) || !isRecorded(a))
+	return a.Status.Attached && !f.Again && (f.NoControllerPublish || HasFinalizer(a) || !isRecorded(a))
 }
 
 // terminating returns the reason why a detached attachment that is being deleted still exists.
@@ -182,18 +183,18 @@ func attach(f Facts) Plan {
 	name := Name(a)
 	switch {
 	case v == nil || v.Spec.CSI == nil:
-		return plan(Refuse, volume.ReasonVolumeMissing, volume.User(), name+" does not exist or is no CSI volume")
+		return plan(Refuse, volume.ReasonVolumeMissing, volume.User(), name+" does not exist or is not a CSI volume")
 	case v.Spec.CSI.Driver != a.Spec.Attacher:
 		return plan(Refuse, volume.ReasonNotMine, volume.User(),
-			name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
+			name+" belongs to driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
 	case v.DeletionTimestamp != nil:
 		// S3-010, S3-024.
 		return plan(Refuse, volume.ReasonTerminating, volume.Controller("provisioner"),
-			name+" is being deleted and is not attached any more")
+			name+" is being deleted and is no longer attached")
 	case isOfOther(a, v):
 		// An attachment that still has to be detached keeps it, until it is gone.
 		return plan(Refuse, volume.ReasonNotMine, volume.Controller("attachdetach"),
-			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
+			name+" was recreated for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
 		return plan(Refuse, volume.ReasonFailedAttach, volume.User(),
 			fmt.Sprintf("%s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
@@ -263,7 +264,7 @@ func detach(f Facts) Plan {
 	}
 	p := plan(Detach, volume.ReasonDetaching, volume.Driver(a.Spec.Attacher),
 		Name(a)+" is being detached from node "+a.Spec.NodeName)
-	if f.Trivial {
+	if f.NoControllerPublish {
 		return p
 	}
 	p.NodeID = a.Annotations[volume.AnnNodeID]
@@ -383,7 +384,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 		driver = v.Spec.CSI.Driver
 	}
 	if driver == "" {
-		return nil, volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is no CSI volume"}
+		return nil, volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is not a CSI volume"}
 	}
 	f := volume.AttacherFinalizer(driver)
 	has := slices.Contains(v.Finalizers, f)
@@ -398,7 +399,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 		// The provisioner removes this finalizer together with its own.
 		c.Finalizers = volume.Without(c.Finalizers, f)
 		return c, volume.Say(volume.ReasonTerminating, volume.Controller("attacher"),
-			"volume "+v.Name+" is not attached any more")
+			"volume "+v.Name+" is no longer attached")
 	}
 	return nil, finalizerStays(v, attached, has)
 }
@@ -419,12 +420,12 @@ func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Becau
 // isOfEarlierMachine says whether a volume is attached under another id of the node than the driver has now, as after a
 // machine was replaced, and the node's agent reports for all Pods that it does not use the volume for that reason. If a
 // Pod may have it, the machine is the same, and the volume stays until the Pod ends.
-func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes []Wish) bool {
+func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, desired []DesiredVolume) bool {
 	if !underOtherID(a, d.Registered[a.Spec.Attacher]) || !a.Status.Attached || !HasFinalizer(a) {
 		return false
 	}
-	mayHave := func(w Wish) bool { return w.Pod.DeletionTimestamp != nil || !IsKeptOff(w.Pod) }
-	return d.Node != nil && nodelife.Ready(d.Node) && d.ours(a) && !slices.ContainsFunc(wishes, mayHave)
+	mayHave := func(w DesiredVolume) bool { return w.Pod.DeletionTimestamp != nil || !IsKeptOff(w.Pod) }
+	return d.Node != nil && nodelife.Ready(d.Node) && d.ours(a) && !slices.ContainsFunc(desired, mayHave)
 }
 
 // detachFromEarlier detaches a volume from an earlier machine of the node. It does not wait when the node reports the

@@ -32,8 +32,8 @@ func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, boo
 	if slices.ContainsFunc(p.Kept, func(k *storagev1.VolumeAttachment) bool { return k.Name == a.Name }) &&
 		a.Status.Attached && a.DeletionTimestamp == nil {
 		return volume.Condition{Because: volume.Say(volume.ReasonStillAttached, volume.User(),
-			Name(a)+" is attached to node "+a.Spec.NodeName+" by attachment "+a.Name+", which volplane has not made "+
-				"and does not delete")}, true
+			Name(a)+" is attached to node "+a.Spec.NodeName+" by attachment "+a.Name+", which volplane did not create "+
+				"and will not delete")}, true
 	}
 	return volume.Condition{}, false
 }

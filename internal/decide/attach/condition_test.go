@@ -21,22 +21,24 @@ func TestConditions(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s stuck=%v\n\n", argues, whyText(c.Because), c.Stuck)
 	}
 	v, other := pv("pv"), pv("other")
-	wish := []Wish{{Volume: other, Pod: pod("first")}, {Volume: v, Pod: pod("web")}}
-	elsewhere := []Wish{{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2")), Holder: "old"}}
-	tell("a volume that is about to be attached", Node(NodeFacts{Name: "n1", Node: node(), Wishes: wish}).Wanted(v, "n1"))
-	tell("one that another node has", Node(NodeFacts{Name: "n1", Node: node(), Wishes: elsewhere}).Wanted(v, "n1"))
+	desired := []DesiredVolume{{Volume: other, Pod: pod("first")}, {Volume: v, Pod: pod("web")}}
+	elsewhere := []DesiredVolume{{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2")),
+		Holder: "old"}}
+	tell("a volume that is about to be attached", Node(NodeFacts{Name: "n1", Node: node(), Desired: desired}).Wanted(v,
+		"n1"))
+	tell("one that another node has", Node(NodeFacts{Name: "n1", Node: node(), Desired: elsewhere}).Wanted(v, "n1"))
 	tell("one too many",
-		Node(NodeFacts{Name: "n1", Node: node(), Wishes: wish, Limits: map[string]int{driver: 1}}).Wanted(v, "n1"))
-	tell("one on a node that is gone", Node(NodeFacts{Name: "n1", Wishes: wish}).Wanted(v, "n1"))
+		Node(NodeFacts{Name: "n1", Node: node(), Desired: desired, Limits: map[string]int{driver: 1}}).Wanted(v, "n1"))
+	tell("one on a node that is gone", Node(NodeFacts{Name: "n1", Desired: desired}).Wanted(v, "n1"))
 	tell("one whose attachment is being made", Node(NodeFacts{
-		Name: "n1", Node: node(), Wishes: wish[1:], Making: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
+		Name: "n1", Node: node(), Desired: desired[1:], Creating: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
 	}).Wanted(v, "n1"))
 	for _, c := range []struct {
-		argues string
-		node   *corev1.Node
-		wishes []Wish
-		a      *storagev1.VolumeAttachment
-		late   bool
+		argues  string
+		node    *corev1.Node
+		desired []DesiredVolume
+		a       *storagev1.VolumeAttachment
+		late    bool
 	}{
 		{"an attachment that nobody wants", node(), nil, attachment("pv", "n1", attached), false},
 		{"one that its node still uses", node(uses("pv")), nil, attachment("pv", "n1", attached), false},
@@ -48,10 +50,10 @@ func TestConditions(t *testing.T) {
 			false,
 		},
 		{"one that is being deleted", node(), nil, attachment("pv", "n1", attached, going), false},
-		{"one that is wanted", node(), wish[1:], attachment("pv", "n1", attached), false},
+		{"one that is wanted", node(), desired[1:], attachment("pv", "n1", attached), false},
 	} {
 		p := Node(NodeFacts{
-			Name: "n1", Node: c.node, Wishes: c.wishes,
+			Name: "n1", Node: c.node, Desired: c.desired,
 			Attachments: attachments(attachment("b", "n1", renamed), c.a), DisableForceDetachOnTimeout: true,
 			Volumes: map[string]*corev1.PersistentVolume{"pv": v}, Overdue: map[string]bool{c.a.Name: c.late},
 		})
@@ -69,16 +71,17 @@ func TestConditions(t *testing.T) {
 		argues string
 		facts  Facts
 	}{
-		{"the driver attaches", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Ours: true}},
-		{"it has failed", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, NodeID: "id1", Ours: true}},
+		{"the driver attaches", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Reachable: true}},
+		{"it has failed", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, NodeID: "id1", Reachable: true}},
 		{"it has failed, and attached since", Facts{
-			Attachment: attachment("pv", "n1", failed, attached), Volume: v, NodeID: "id1", Ours: true,
+			Attachment: attachment("pv", "n1", failed, attached), Volume: v, NodeID: "id1", Reachable: true,
 		}},
-		{"it detaches", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded), Ours: true}},
-		{"it has failed to", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded, failed), Ours: true}},
-		{"it is not asked", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, Ours: true}},
-		{"somebody else holds it", Facts{Attachment: attachment("pv", "n1", going, foreign), Volume: v, Ours: true}},
-		{"it has no holder", Facts{Attachment: attachment("pv", "n1", going), Volume: v, Ours: true}},
+		{"it detaches", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded), Reachable: true}},
+		{"it has failed to", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded, failed),
+			Reachable: true}},
+		{"it is not asked", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, Reachable: true}},
+		{"somebody else holds it", Facts{Attachment: attachment("pv", "n1", going, foreign), Volume: v, Reachable: true}},
+		{"it has no holder", Facts{Attachment: attachment("pv", "n1", going), Volume: v, Reachable: true}},
 	} {
 		tell(c.argues, ConditionOf(c.facts))
 	}

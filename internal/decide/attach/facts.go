@@ -14,10 +14,10 @@ import (
 
 // Memory is what only the acting process knows; other processes use the zero value.
 type Memory struct {
-	// Making are the drivers of attachments to the node whose creation has begun and that are not visible yet, by name.
-	Making map[string]string
-	// Going are the attachments whose deletion was requested, although they do not show it yet.
-	Going map[types.UID]bool
+	// Creating are the drivers of attachments to the node whose creation has begun and that are not visible yet, by name.
+	Creating map[string]string
+	// Deleting are the attachments whose deletion was requested, although they do not show it yet.
+	Deleting map[types.UID]bool
 	// Overdue says whether an attachment has waited to be detached for longer
 	// than a healthy node needs.
 	Overdue func(types.UID) bool
@@ -33,9 +33,9 @@ type Memory struct {
 // FactsOf gathers the facts about a node.
 func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 	f := NodeFacts{
-		Name: node, Making: m.Making, Attachments: view.Attachments.By(cluster.AttachmentsByNode, node),
-		Volumes: map[string]*corev1.PersistentVolume{},
-		Going:   map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
+		Name: node, Creating: m.Creating, Attachments: view.Attachments.By(cluster.AttachmentsByNode, node),
+		Volumes:  map[string]*corev1.PersistentVolume{},
+		Deleting: map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
 		Registered:                  map[string]string{},
 		DisableForceDetachOnTimeout: m.DisableForceDetachOnTimeout,
 	}
@@ -44,7 +44,7 @@ func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 		if v := VolumeOf(view, a); v != nil {
 			f.Volumes[v.Name] = v
 		}
-		f.Going[a.Name] = m.Going[a.UID]
+		f.Deleting[a.Name] = m.Deleting[a.UID]
 		f.Overdue[a.Name] = m.Overdue != nil && m.Overdue(a.UID)
 	}
 	for _, p := range view.Pods.By(cluster.PodsByNode, node) {
@@ -107,7 +107,7 @@ func (f *NodeFacts) addWishes(view cluster.View, p *corev1.Pod, had func(node, u
 			v = boundVolume(view, p.Namespace+"/"+volume.EphemeralClaim(p.Name, s.Name), p)
 		}
 		if v != nil {
-			f.Wishes = append(f.Wishes, wishOf(view, f.Name, v, p, had))
+			f.Desired = append(f.Desired, desiredVolume(view, f.Name, v, p, had))
 		}
 	}
 }
@@ -126,10 +126,10 @@ func boundVolume(view cluster.View, claim string, owner *corev1.Pod) *corev1.Per
 	return v
 }
 
-func wishOf(
+func desiredVolume(
 	view cluster.View, node string, v *corev1.PersistentVolume, p *corev1.Pod, had func(node, unique string) bool,
-) Wish {
-	w := Wish{Volume: v, Pod: p}
+) DesiredVolume {
+	w := DesiredVolume{Volume: v, Pod: p}
 	if d, ok := view.Drivers.Get(v.Spec.CSI.Driver); ok {
 		w.Needless = SkipsAttach(d)
 	}

@@ -143,7 +143,7 @@ func wishCases() []placeCase {
 		{"a claim that is not bound", func(s *place) { s.claim.Status.Phase = corev1.ClaimPending }},
 		{"a claim that is not there", func(s *place) { s.Claims = nil }},
 		{"a volume that is not there", func(s *place) { s.Volumes = nil }},
-		{"a volume that is no CSI volume", func(s *place) { s.volume.Spec.CSI = nil }},
+		{"a volume that is not a CSI volume", func(s *place) { s.volume.Spec.CSI = nil }},
 		{"a volume that names nobody", func(s *place) { s.volume.Spec.ClaimRef = nil }},
 		{"a volume that names another claim", func(s *place) { s.volume.Spec.ClaimRef.UID = "other" }},
 		{"a claim that the Pod brings", func(s *place) { s.brings(true) }},
@@ -183,8 +183,8 @@ func heldCases() []placeCase {
 	return []placeCase{
 		{"the attachments of the node, and what the process remembers", func(s *place) {
 			s.attach(attachment("pv", "n1"), attachment("gone", "n1"), attachment("x", "n1", inline))
-			s.Attachments[0].UID, s.Making, s.DisableForceDetachOnTimeout = "going", map[string]string{"m": driver}, true
-			s.Going = map[types.UID]bool{"going": true}
+			s.Attachments[0].UID, s.Creating, s.DisableForceDetachOnTimeout = "going", map[string]string{"m": driver}, true
+			s.Deleting = map[types.UID]bool{"going": true}
 			s.Overdue = func(u types.UID) bool { return u == "going" }
 		}},
 		{"another node has the volume", func(s *place) { s.attach(attachment("pv", "n1"), attachment("pv", "n2")) }},
@@ -260,16 +260,16 @@ func heldCases() []placeCase {
 func factsText(f NodeFacts) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node %s there=%v\n", f.Name, f.Node != nil)
-	for _, w := range f.Wishes {
+	for _, w := range f.Desired {
 		fmt.Fprintf(&b, "pod %s wants %s needless=%v elsewhere=%v holder=%q used-on=%q\n", w.Pod.Name, w.Volume.Name,
 			w.Needless, on(w.Elsewhere), w.Holder, w.UsedOn)
 	}
 	for _, a := range f.Attachments {
-		fmt.Fprintf(&b, "attached %q going=%v overdue=%v\n", sourceOf(a), f.Going[a.Name], f.Overdue[a.Name])
+		fmt.Fprintf(&b, "attached %q going=%v overdue=%v\n", sourceOf(a), f.Deleting[a.Name], f.Overdue[a.Name])
 	}
-	if len(f.Volumes)+len(f.Making)+len(f.Limits)+len(f.NodeIDs) > 0 || f.DisableForceDetachOnTimeout {
+	if len(f.Volumes)+len(f.Creating)+len(f.Limits)+len(f.NodeIDs) > 0 || f.DisableForceDetachOnTimeout {
 		fmt.Fprintf(&b, "volumes=%v making=%v limits=%v node-ids=%v forced=%v\n", slices.Sorted(maps.Keys(f.Volumes)),
-			f.Making, f.Limits, f.NodeIDs, !f.DisableForceDetachOnTimeout)
+			f.Creating, f.Limits, f.NodeIDs, !f.DisableForceDetachOnTimeout)
 	}
 	return b.String()
 }
@@ -320,7 +320,8 @@ func TestAttachmentFacts(t *testing.T) {
 		if f.Volume != nil {
 			handle = f.Volume.Spec.CSI.VolumeHandle
 		}
-		if f.Attachment != c.a || handle != c.handle || f.NodeID != c.nodeID || f.Ours || f.Trivial || f.Again {
+		if f.Attachment != c.a || handle != c.handle || f.NodeID != c.nodeID || f.Reachable ||
+			f.NoControllerPublish || f.Again {
 			t.Errorf("%s: handle %q, node %q, %+v", c.a.Spec.NodeName, handle, f.NodeID, f)
 		}
 	}

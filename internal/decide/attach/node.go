@@ -21,8 +21,8 @@ import (
 // that its volumes are detached by force, or the wait is reported; Kubernetes uses the same time.
 const MaxUnmount = 6 * time.Minute
 
-// Wish is a volume that a Pod on the node wants.
-type Wish struct {
+// DesiredVolume is a volume that a Pod on the node wants.
+type DesiredVolume struct {
 	Volume *corev1.PersistentVolume
 	Pod    *corev1.Pod
 	// Needless says that the driver needs no attaching (attachRequired=false,
@@ -41,23 +41,23 @@ type Wish struct {
 type NodeFacts struct {
 	Name string
 	// Node is nil when the Node object is gone: nothing on it can be in use.
-	Node   *corev1.Node
-	Wishes []Wish
+	Node    *corev1.Node
+	Desired []DesiredVolume
 	// Attachments are those to this node, and Volumes the objects that they name, by name; a missing one is gone, or not
 	// known yet.
 	Attachments []*storagev1.VolumeAttachment
 	Volumes     map[string]*corev1.PersistentVolume
-	// Going names attachments whose deletion was requested, although they do not show it yet.
-	Going map[string]bool
+	// Deleting names attachments whose deletion was requested, although they do not show it yet.
+	Deleting map[string]bool
 	// Overdue names attachments that have waited to be detached for longer
 	// than a healthy node needs.
 	Overdue map[string]bool
 	// DisableForceDetachOnTimeout says that an attachment that is overdue is
 	// not detached by force for that alone.
 	DisableForceDetachOnTimeout bool
-	// Making are the drivers of attachments to this node whose creation has
+	// Creating are the drivers of attachments to this node whose creation has
 	// begun and that are not among Attachments yet, by name.
-	Making map[string]string
+	Creating map[string]string
 	// Limits is the driver's attach limit of the node; a missing driver has no limit.
 	Limits map[string]int
 	// NodeIDs are the node's ids at the drivers for which new attachments are created with their record, because their
@@ -112,9 +112,9 @@ type NodePlan struct {
 	Notices []Notice
 	// Kept are attachments that no Pod wants and that are not deleted, because another program created them.
 	Kept []*storagev1.VolumeAttachment
-	// There are the volumes that the attachments are for.
-	There   map[string]bool
-	Because volume.Because
+	// HasAttachment are the volumes that the attachments are for.
+	HasAttachment map[string]bool
+	Because       volume.Because
 }
 
 // Attachable is an attachment to create.
@@ -139,7 +139,7 @@ type nodeDecision struct {
 	uniques []string
 	// known is the node's volumesAttached, and ready what it may become.
 	known, ready map[corev1.UniqueVolumeName]bool
-	// planned are the attachments in Attach and Making, count all of a driver.
+	// planned are the attachments in Attach and Creating, count all of a driver.
 	planned map[string]bool
 	count   map[string]int
 }
@@ -147,12 +147,13 @@ type nodeDecision struct {
 // Node decides about all volumes of one node.
 func Node(f NodeFacts) NodePlan {
 	d := &nodeDecision{
-		NodeFacts: f, NodePlan: NodePlan{There: map[string]bool{}}, planned: map[string]bool{}, count: map[string]int{},
+		NodeFacts: f, NodePlan: NodePlan{HasAttachment: map[string]bool{}}, planned: map[string]bool{},
+		count: map[string]int{},
 		known: map[corev1.UniqueVolumeName]bool{}, ready: map[corev1.UniqueVolumeName]bool{},
 	}
 	d.index()
-	wanted := map[string][]Wish{}
-	for _, w := range f.Wishes {
+	wanted := map[string][]DesiredVolume{}
+	for _, w := range f.Desired {
 		unique := volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle)
 		wanted[unique] = append(wanted[unique], w)
 		d.attachWanted(w, unique)
@@ -168,16 +169,16 @@ func Node(f NodeFacts) NodePlan {
 	return d.NodePlan
 }
 
-// keepOrDetach decides about an attachment and the wishes for its volume.
-func (d *nodeDecision) keepOrDetach(a *storagev1.VolumeAttachment, unique string, wishes []Wish) {
-	wanted := len(wishes) > 0 && a.DeletionTimestamp == nil
+// keepOrDetach decides about an attachment, given the desired uses of its volume.
+func (d *nodeDecision) keepOrDetach(a *storagev1.VolumeAttachment, unique string, desired []DesiredVolume) {
+	wanted := len(desired) > 0 && a.DeletionTimestamp == nil
 	switch {
-	case wanted && d.isOfEarlierMachine(a, wishes):
+	case wanted && d.isOfEarlierMachine(a, desired):
 		d.detachFromEarlier(a, unique)
-	case wanted && d.isOfGone(a, unique, wishes):
-		d.makeWay(a, unique, wishes[0])
-	case wanted && !d.Going[a.Name]:
-		d.keepWanted(a, unique, wishes)
+	case wanted && d.isOfGone(a, unique, desired):
+		d.makeWay(a, unique, desired[0])
+	case wanted && !d.Deleting[a.Name]:
+		d.keepWanted(a, unique, desired)
 	case d.ours(a):
 		d.detachUnwanted(a, unique)
 	case a.Spec.Source.PersistentVolumeName != nil:
@@ -190,10 +191,10 @@ func (d *nodeDecision) index() {
 	for _, a := range d.Attachments {
 		unique := uniqueOf(d.NodeFacts, a)
 		d.uniques = append(d.uniques, unique)
-		d.There[unique] = true
+		d.HasAttachment[unique] = true
 		d.count[a.Spec.Attacher]++
 	}
-	for name, driver := range d.Making {
+	for name, driver := range d.Creating {
 		d.planned[name] = true
 		d.count[driver]++
 	}
@@ -208,13 +209,13 @@ func (d *nodeDecision) index() {
 // explain sets the most important reason of the plan.
 func (d *nodeDecision) explain() {
 	warning := slices.IndexFunc(d.Notices, func(n Notice) bool { return n.Warn })
-	pending := slices.IndexFunc(d.Wishes, func(w Wish) bool {
+	pending := slices.IndexFunc(d.Desired, func(w DesiredVolume) bool {
 		return !w.Needless &&
 			!d.ready[corev1.UniqueVolumeName(volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle))]
 	})
 	switch {
-	case d.Node == nil && len(d.Wishes) > 0:
-		p := d.Wishes[0].Pod
+	case d.Node == nil && len(d.Desired) > 0:
+		p := d.Desired[0].Pod
 		d.Because = volume.Say(volume.ReasonNodeGone, volume.PodActor(p.Name),
 			"node "+d.Name+" is gone, and pod "+p.Name+" may still use its volumes there")
 	case d.Node == nil:
@@ -222,7 +223,7 @@ func (d *nodeDecision) explain() {
 	case warning >= 0:
 		d.Because = d.Notices[warning].Because
 	case pending >= 0:
-		v := d.Wishes[pending].Volume
+		v := d.Desired[pending].Volume
 		d.Because = volume.Say(volume.ReasonAttaching, volume.Driver(v.Spec.CSI.Driver),
 			"volume "+v.Name+" is being attached to node "+d.Name)
 	case len(d.Detach) > 0:
@@ -235,11 +236,11 @@ func (d *nodeDecision) explain() {
 }
 
 // attachWanted attaches a wanted volume, unless another node has it or the driver's limit is reached.
-func (d *nodeDecision) attachWanted(w Wish, unique string) {
+func (d *nodeDecision) attachWanted(w DesiredVolume, unique string) {
 	v := w.Volume
 	driver := v.Spec.CSI.Driver
 	// An attachment may have any name (S1-052).
-	if w.Needless || d.There[unique] || d.Node == nil {
+	if w.Needless || d.HasAttachment[unique] || d.Node == nil {
 		return
 	}
 	name := NameOf(driver, v.Spec.CSI.VolumeHandle, d.Name)
@@ -249,8 +250,8 @@ func (d *nodeDecision) attachWanted(w Wish, unique string) {
 	case (len(w.Elsewhere) > 0 || w.UsedOn != "") && !Shareable(v):
 		d.warn(w, multiAttach(w))
 	case limited && d.count[driver] >= limit:
-		d.warn(w, volume.Sayf(volume.ReasonAttachLimit, volume.User(), "volume %s cannot be attached: node %s has as many "+
-			"volumes of driver %s as it takes (%d)", v.Name, d.Name, driver, limit))
+		d.warn(w, volume.Sayf(volume.ReasonAttachLimit, volume.User(), "volume %s cannot be attached: node %s has reached "+
+			"its limit of volumes of driver %s (%d)", v.Name, d.Name, driver, limit))
 	default:
 		d.planned[name] = true
 		d.count[driver]++
@@ -278,11 +279,11 @@ func (d *nodeDecision) newAttachment(name string, v *corev1.PersistentVolume) *s
 	return recorded
 }
 
-func (d *nodeDecision) warn(w Wish, why volume.Because) {
+func (d *nodeDecision) warn(w DesiredVolume, why volume.Because) {
 	d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Warn: true, Because: why})
 }
 
-func multiAttach(w Wish) volume.Because {
+func multiAttach(w DesiredVolume) volume.Because {
 	if len(w.Elsewhere) == 0 {
 		b := volume.Because{
 			Reason: volume.ReasonMultiAttach, Next: volume.NodeAgent(w.UsedOn),
@@ -306,7 +307,7 @@ func multiAttach(w Wish) volume.Because {
 		b.Message += ", used there by pod " + w.Holder
 		b.Next = volume.PodActor(w.Holder)
 	case !ownName(w.Elsewhere[0], w.Volume):
-		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that volplane has not made"
+		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that volplane did not create"
 		b.Next = volume.User()
 	}
 	return b
@@ -321,7 +322,7 @@ func Shareable(v *corev1.PersistentVolume) bool {
 // keepWanted publishes a wanted attachment in the node's status as soon as it is attached, and warns
 // the Pods otherwise. A node whose object was deleted may still have its volumes mounted while it has
 // Pods; its attachments only stay.
-func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wishes []Wish) {
+func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, desired []DesiredVolume) {
 	unique := corev1.UniqueVolumeName(name)
 	switch {
 	case d.Node == nil:
@@ -330,13 +331,13 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 		if d.known[unique] || d.ready[unique] {
 			break
 		}
-		for _, w := range wishes {
+		for _, w := range desired {
 			d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Say(
 				volume.ReasonAttached, volume.NodeAgent(d.Name),
 				"volume "+w.Volume.Name+" is attached to node "+d.Name)})
 		}
 	case a.Status.AttachError != nil:
-		for _, w := range wishes {
+		for _, w := range desired {
 			d.warn(w, Failed(a, false, AnswerOf(a.Status.AttachError)))
 		}
 	default:
@@ -347,16 +348,16 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 
 // isOfGone says whether an attachment will never be attached, because the object that it names is gone or going, while
 // Pods want the same volume by other objects: its name, which depends on the handle only, must become free for them.
-func (d *nodeDecision) isOfGone(a *storagev1.VolumeAttachment, unique string, wishes []Wish) bool {
+func (d *nodeDecision) isOfGone(a *storagev1.VolumeAttachment, unique string, desired []DesiredVolume) bool {
 	v := d.Volumes[sourceOf(a)]
-	needs := func(w Wish) bool { return w.Volume.Name == sourceOf(a) || isMounted(w.Pod) }
+	needs := func(w DesiredVolume) bool { return w.Volume.Name == sourceOf(a) || isMounted(w.Pod) }
 	return (v == nil || v.DeletionTimestamp != nil) && !a.Status.Attached && !d.known[corev1.UniqueVolumeName(unique)] &&
-		d.Node != nil && d.ours(a) && !slices.ContainsFunc(wishes, needs)
+		d.Node != nil && d.ours(a) && !slices.ContainsFunc(desired, needs)
 }
 
 // makeWay deletes an attachment for the one that a Pod needs. It does not wait when the node reports the volume in use:
 // no Pod has it, and volumesInUse also lists volumes that Pods are still waiting for.
-func (d *nodeDecision) makeWay(a *storagev1.VolumeAttachment, unique string, w Wish) {
+func (d *nodeDecision) makeWay(a *storagev1.VolumeAttachment, unique string, w DesiredVolume) {
 	d.More = true
 	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Say(
 		volume.ReasonDetaching, volume.Driver(a.Spec.Attacher), Name(a)+" was deleted before it was attached to node "+

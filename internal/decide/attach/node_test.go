@@ -26,65 +26,65 @@ func disturbed() []nodeCase {
 	anew.Spec.CSI.VolumeHandle, twin.Spec.CSI.VolumeHandle, dying.DeletionTimestamp = "h-anew", "h-pv", &metav1.Time{}
 	return []nodeCase{
 		{"a volume object that was made again for another volume does not hide what it was", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: anew, Pod: pod("web")}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Volume: anew, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached, held, recorded)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": anew},
 		}},
 		{"nor does it if another program's attacher has left no record: the name tells them apart", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: anew, Pod: pod("web")}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Volume: anew, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached, held, named)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": anew},
 		}},
 		{"an attachment that can never be attached makes way for that of another object of the handle", NodeFacts{
-			Node: node(uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Node: node(uses("pv")), Desired: []DesiredVolume{{Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", failing, held, recorded)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
 		}},
 		{"also when the first object is gone", NodeFacts{
-			Node: node(uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Node: node(uses("pv")), Desired: []DesiredVolume{{Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", held, recorded)),
 		}},
 		{"not while the first object is there", NodeFacts{
-			Node: node(uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Node: node(uses("pv")), Desired: []DesiredVolume{{Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", held, recorded)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": v},
 		}},
 		{"nor once it was attached, when a Pod may have it mounted", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached, held, recorded)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
 		}},
 		{"or as long as the node is told that it was", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", held, recorded)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
 		}},
 		{"or while a Pod wants it by the first object", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: dying, Pod: pod("old")}, {Volume: twin, Pod: pod("web")}},
+			Node: node(), Desired: []DesiredVolume{{Volume: dying, Pod: pod("old")}, {Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", held, recorded)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": dying},
 		}},
 		{"or while a Pod has it mounted, however that came about", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: twin, Pod: isMountedFor(pod("web"))}},
+			Node: node(), Desired: []DesiredVolume{{Volume: twin, Pod: isMountedFor(pod("web"))}},
 			Attachments: attachments(attachment("pv", "n1", held, recorded)),
 		}},
 		{"or if others have made it", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Node: node(), Desired: []DesiredVolume{{Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", recorded, renamed)),
 		}},
 		{"a record that somebody has edited is not believed", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached, held, edited)),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": v},
 		}},
 		{"a volume that another node has mounted is not attached, whatever has become of its attachment there", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), UsedOn: "n2"}},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web"), UsedOn: "n2"}},
 		}},
 		{"the Pod of another node that uses it is named", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), UsedOn: "n2", Holder: "old"}},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web"), UsedOn: "n2", Holder: "old"}},
 		}},
 		{"but for one for many nodes", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), UsedOn: "n2"}},
+			Node: node(), Desired: []DesiredVolume{{Volume: shared, Pod: pod("web"), UsedOn: "n2"}},
 		}},
 	}
 }
@@ -95,33 +95,35 @@ func several() []nodeCase {
 	v, b, path := pv("pv"), pv("b"), pv("pv")
 	path.Spec.CSI = nil
 	both := map[string]*corev1.PersistentVolume{"pv": v, "b": b}
-	wish, self := []Wish{{Volume: v, Pod: pod("web")}}, []Wish{{Volume: pv("inline"), Pod: pod("web")}}
+	desired, self := []DesiredVolume{{Volume: v, Pod: pod("web")}}, []DesiredVolume{{Volume: pv("inline"),
+		Pod: pod("web")}}
 	byHand, short, long := attachment("pv", "n1", attached, renamed), attachment("pv", "n1", attached),
 		attachment("pv", "n1", attached)
 	short.Name, long.Name = "csi-by-hand", "by-hand-"+long.Name[len("by-hand-"):]
 	return []nodeCase{
 		{"a node is told its volumes in one order", NodeFacts{
-			Node: node(knows("b")), Wishes: append(wish, Wish{Volume: b, Pod: pod("web")}),
+			Node: node(knows("b")), Desired: append(desired, DesiredVolume{Volume: b, Pod: pod("web")}),
 			Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1", attached)), Volumes: both,
 		}},
 		{"a volume that is attached twice is told once, to the node and to the Pod", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1", attached)), Volumes: both,
+			Node: node(), Desired: desired, Attachments: attachments(byHand, attachment("pv", "n1", attached)), Volumes: both,
 		}},
 		{"it is attached though another attachment of it is not", NodeFacts{
-			Node: node(knows("pv")), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1")), Volumes: both,
+			Node: node(knows("pv")), Desired: desired, Attachments: attachments(byHand, attachment("pv", "n1")), Volumes: both,
 		}},
 		{"what is recorded tells of a volume whose object is not seen", NodeFacts{
-			Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded)),
+			Node: node(knows("pv")), Desired: desired, Attachments: attachments(attachment("pv", "n1", attached, renamed,
+				recorded)),
 		}},
 		{"what an attachment says itself of its volume is believed", NodeFacts{
-			Node: node(knows("inline")), Wishes: self, Attachments: attachments(attachment("pv", "n1", attached, inline)),
+			Node: node(knows("inline")), Desired: self, Attachments: attachments(attachment("pv", "n1", attached, inline)),
 		}},
 		{"a name that only begins like ours is somebody else's", NodeFacts{Node: node(), Attachments: attachments(short)}},
 		{"and so is one that is only as long", NodeFacts{Node: node(), Attachments: attachments(long)}},
 		{"a volume that nobody knows is detached from a node that uses nothing", NodeFacts{
 			Node: node(), Attachments: attachments(attachment("pv", "n1", attached)),
 		}},
-		{"a volume that is no CSI volume any more tells nothing", NodeFacts{
+		{"a volume that is not a CSI volume any more tells nothing", NodeFacts{
 			Node: node(), Attachments: attachments(attachment("pv", "n1", attached)),
 			Volumes: map[string]*corev1.PersistentVolume{"pv": path},
 		}},
@@ -132,42 +134,43 @@ func several() []nodeCase {
 func replaced() []nodeCase {
 	cases := []nodeCase{
 		{"a new machine with the node's name: no Pod has the volume there, though the node says that it uses it", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Pod: without("web")}},
 		}},
 		{"the same machine by another id: a Pod has the volume, which stays", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}, {Pod: pod("has")}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Pod: without("web")}, {Pod: pod("has")}},
 		}},
 		{"a Pod that waits for another reason: the volume may be staged already", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web", func(p *corev1.Pod) {
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Pod: without("web", func(p *corev1.Pod) {
 				p.Status.Conditions[0].Reason = string(volume.ReasonFailedMount)
 			})}},
 		}},
 		{"a Pod with two volumes may have this one", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web", two)}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Pod: without("web", two)}},
 		}},
 		{"a Pod that is being deleted may have it", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web", deleted)}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Pod: without("web", deleted)}},
 		}},
 		{"a node that does not answer says nothing about its Pods", NodeFacts{
-			Node: node(knows("pv"), uses("pv"), down), Wishes: []Wish{{Pod: without("web")}},
+			Node: node(knows("pv"), uses("pv"), down), Desired: []DesiredVolume{{Pod: without("web")}},
 		}},
 		{"a driver that is away has no id", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}},
+			Node: node(knows("pv"), uses("pv")), Desired: []DesiredVolume{{Pod: without("web")}},
 			Registered: map[string]string{"x": "id2"},
 		}},
 		{"the id of always", NodeFacts{
-			Node: node(knows("pv")), Wishes: []Wish{{Pod: without("web")}}, Registered: map[string]string{driver: "id1"},
+			Node: node(knows("pv")), Desired: []DesiredVolume{{Pod: without("web")}},
+			Registered: map[string]string{driver: "id1"},
 		}},
 		{"what others have attached is theirs to move", NodeFacts{
-			Node: node(knows("pv")), Wishes: []Wish{{Pod: without("web")}},
+			Node: node(knows("pv")), Desired: []DesiredVolume{{Pod: without("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached, held, recorded, renamed)),
 		}},
 	}
 	v := pv("pv")
 	for i := range cases {
 		f := &cases[i].facts
-		for w := range f.Wishes {
-			f.Wishes[w].Volume = v
+		for w := range f.Desired {
+			f.Desired[w].Volume = v
 		}
 		if f.Attachments == nil {
 			f.Attachments = attachments(attachment("pv", "n1", attached, held, recorded))
@@ -201,18 +204,18 @@ func deleted(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }
 
 // limited are nodes whose driver takes so many volumes.
 func limited() []nodeCase {
-	wish := []Wish{{Volume: pv("pv"), Pod: pod("web")}}
+	desired := []DesiredVolume{{Volume: pv("pv"), Pod: pod("web")}}
 	return []nodeCase{
 		{"a node takes no more volumes than its driver says", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)),
+			Node: node(), Desired: desired, Attachments: attachments(attachment("other", "n1", going)),
 			Limits: map[string]int{driver: 1},
 		}},
 		{"what is planned counts as well", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
+			Node: node(), Desired: []DesiredVolume{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
 			Limits: map[string]int{driver: 1},
 		}},
 		{"a driver may have no limit", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)),
+			Node: node(), Desired: desired, Attachments: attachments(attachment("other", "n1", going)),
 			Limits: map[string]int{"x": 1},
 		}},
 	}
@@ -238,47 +241,48 @@ func patient() []nodeCase {
 	return cases
 }
 
-// wishes are what one Pod wants, and the volumes that there are.
-func wishes() ([]Wish, map[string]*corev1.PersistentVolume) {
+// desiredByOnePod are what one Pod wants, and the volumes that there are.
+func desiredByOnePod() ([]DesiredVolume, map[string]*corev1.PersistentVolume) {
 	v := pv("pv")
-	return []Wish{{Volume: v, Pod: pod("web")}}, map[string]*corev1.PersistentVolume{"pv": v}
+	return []DesiredVolume{{Volume: v, Pod: pod("web")}}, map[string]*corev1.PersistentVolume{"pv": v}
 }
 
 // wanted are nodes with a Pod that wants a volume.
 func wanted() []nodeCase {
-	wish, known := wishes()
-	v, shared := wish[0].Volume, pv("pv", corev1.ReadWriteMany)
+	desired, known := desiredByOnePod()
+	v, shared := desired[0].Volume, pv("pv", corev1.ReadWriteMany)
 	elsewhere := attachments(attachment("pv", "n2", attached))
 	return []nodeCase{
-		{"a wanted volume is attached", NodeFacts{Node: node(), Wishes: wish}},
-		{"two Pods want it once", NodeFacts{Node: node(), Wishes: append(wish, wish...)}},
+		{"a wanted volume is attached", NodeFacts{Node: node(), Desired: desired}},
+		{"two Pods want it once", NodeFacts{Node: node(), Desired: append(desired, desired...)}},
 		{"while the driver works nothing more is done", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1")), Volumes: known,
+			Node: node(), Desired: desired, Attachments: attachments(attachment("pv", "n1")), Volumes: known,
 		}},
 		{"what is attached is published to the node", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+			Node: node(), Desired: desired, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
 		}},
 		{"and only once", NodeFacts{
-			Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+			Node: node(knows("pv")), Desired: desired, Attachments: attachments(attachment("pv", "n1", attached)),
+			Volumes: known,
 		}},
 		{"a driver that needs no attaching gets none", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web"), Needless: true}},
 		}},
 		{"one writer at a time: the second Pod waits and hears for whom", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}},
 		}},
 		{"it waits as well when nobody knows the Pod", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere}},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere}},
 		}},
 		{"a volume for many nodes may be on both", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), Elsewhere: elsewhere}},
+			Node: node(), Desired: []DesiredVolume{{Volume: shared, Pod: pod("web"), Elsewhere: elsewhere}},
 		}},
 	}
 }
 
 // unwanted are nodes that have a volume that no Pod wants, and nodes that are in doubt.
 func unwanted() []nodeCase {
-	wish, known := wishes()
+	desired, known := desiredByOnePod()
 	late := map[string]bool{NameOf(driver, "h-pv", "n1"): true}
 	return []nodeCase{
 		{"an unwanted volume is withdrawn from the node and detached", NodeFacts{
@@ -304,9 +308,9 @@ func unwanted() []nodeCase {
 			Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
 		}},
 		{"but a Pod that is still said to be there may", NodeFacts{
-			Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+			Desired: desired, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
 		}},
-		{"nothing more is attached to it", NodeFacts{Wishes: wish, Volumes: known}},
+		{"nothing more is attached to it", NodeFacts{Desired: desired, Volumes: known}},
 		{"a volume object that is gone does not hide what it was", NodeFacts{
 			Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached, recorded)),
 		}},
@@ -314,18 +318,18 @@ func unwanted() []nodeCase {
 			Node: node(uses("other")), Attachments: attachments(attachment("pv", "n1", attached)),
 		}},
 		{"the driver's error reaches the Pod", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", failing)), Volumes: known,
+			Node: node(), Desired: desired, Attachments: attachments(attachment("pv", "n1", failing)), Volumes: known,
 		}},
 	}
 }
 
 // others are attachments that somebody else made, and what is under way.
 func others() []nodeCase {
-	wish, known := wishes()
-	v, late := wish[0].Volume, map[string]bool{NameOf(driver, "h-pv", "n1"): true}
+	desired, known := desiredByOnePod()
+	v, late := desired[0].Volume, map[string]bool{NameOf(driver, "h-pv", "n1"): true}
 	return []nodeCase{
 		{"an attachment may have any name", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known,
+			Node: node(), Desired: desired, Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known,
 		}},
 		{"what others have attached is theirs to detach", NodeFacts{
 			Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known,
@@ -333,29 +337,30 @@ func others() []nodeCase {
 		{"also when its volume is gone", NodeFacts{
 			Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded)),
 		}},
-		{"and a Pod hears whom it waits for", NodeFacts{Node: node(), Wishes: []Wish{
+		{"and a Pod hears whom it waits for", NodeFacts{Node: node(), Desired: []DesiredVolume{
 			{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2", attached, renamed))},
 		}}},
 		{"what was asked to go is not told to the node again, though a Pod wants it", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Going: late,
+			Node: node(), Desired: desired, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+			Deleting: late,
 		}},
 		{"a node that hears of one volume while another one is on its way may hear of both at once", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1")),
 			Volumes:     map[string]*corev1.PersistentVolume{"pv": v, "b": pv("b")},
 		}},
 		{"an attachment on its way is not made again, and counts", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
-			Making: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
-			Limits: map[string]int{driver: 1},
+			Node: node(), Desired: []DesiredVolume{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
+			Creating: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
+			Limits:   map[string]int{driver: 1},
 		}},
 	}
 }
 
 // special are volumes, drivers and nodes of special kinds.
 func special() []nodeCase {
-	wish, known := wishes()
-	v, modeless, twin := wish[0].Volume, pv("pv"), pv("pv")
+	desired, known := desiredByOnePod()
+	v, modeless, twin := desired[0].Volume, pv("pv"), pv("pv")
 	modeless.Spec.AccessModes, twin.Name = nil, "twin"
 	dying, single, read := pv("pv"), pv("pv"), pv("pv")
 	dying.DeletionTimestamp, single.Spec.AccessModes = &metav1.Time{},
@@ -364,16 +369,17 @@ func special() []nodeCase {
 	elsewhere := attachments(attachment("pv", "n2", attached))
 	return []nodeCase{
 		{"an attacher that is near has the record made with the attachment", NodeFacts{
-			Node: node(), Wishes: wish, NodeIDs: map[string]string{driver: "id1"},
+			Node: node(), Desired: desired, NodeIDs: map[string]string{driver: "id1"},
 		}},
 		{"not for a volume that needs a Secret, which may be missing", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: withSecret(), Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"},
+			Node: node(), Desired: []DesiredVolume{{Volume: withSecret(), Pod: pod("web")}},
+			NodeIDs: map[string]string{driver: "id1"},
 		}},
 		{"not for a volume that is going, which is not attached", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: dying, Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"},
+			Node: node(), Desired: []DesiredVolume{{Volume: dying, Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"},
 		}},
 		{"a driver that says meanwhile that it needs no attaching keeps what it has while it is wanted", NodeFacts{
-			Node: node(knows("pv")), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}},
+			Node: node(knows("pv")), Desired: []DesiredVolume{{Volume: v, Pod: pod("web"), Needless: true}},
 			Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
 		}},
 		{"people may call a node out of service with any effect", NodeFacts{
@@ -383,21 +389,21 @@ func special() []nodeCase {
 			Node: node(), Attachments: attachments(attachment("pv", "n1", attached, inline)),
 		}},
 		{"a volume for one Pod is for one node", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: single, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}},
+			Node: node(), Desired: []DesiredVolume{{Volume: single, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}},
 		}},
 		{"readers may be on many nodes", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: read, Pod: pod("web"), Elsewhere: elsewhere}},
+			Node: node(), Desired: []DesiredVolume{{Volume: read, Pod: pod("web"), Elsewhere: elsewhere}},
 		}},
 		{"a volume with no access modes may be on many nodes", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: modeless, Pod: pod("web"), Elsewhere: elsewhere}},
+			Node: node(), Desired: []DesiredVolume{{Volume: modeless, Pod: pod("web"), Elsewhere: elsewhere}},
 		}},
 		{"two volume objects of one volume need it while one of them is wanted", NodeFacts{
-			Node: node(knows("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Node: node(knows("pv")), Desired: []DesiredVolume{{Volume: twin, Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
 		}},
 		{"a node that is gone and has nothing", NodeFacts{}},
 		{"what is being detached is the attacher's turn", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known,
+			Node: node(), Desired: desired, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known,
 		}},
 	}
 }

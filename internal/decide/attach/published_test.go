@@ -86,7 +86,7 @@ func publishedCases() []publishedCase {
 			Attachments: attachments(attachment("pv", "n1", attached)), Settled: settled(attachment("pv", "n1")),
 			Volumes: []*corev1.PersistentVolume{anew},
 		}},
-		{"one about what is no CSI volume is left alone", rested(attachment("", "n1", attached, inlinePath))},
+		{"one about what is not a CSI volume is left alone", rested(attachment("", "n1", attached, inlinePath))},
 		{"several are detached in one order", PublishedFacts{
 			Published: pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}),
 			Suspects:  pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}),

@@ -66,7 +66,7 @@ func unboundClaim(f ClaimFacts) Plan {
 		return waitForConsumer(f)
 	case f.Class.Provisioner == volume.NoProvisioner:
 		return wait(volume.ReasonFailedBinding, Normal, volume.User(),
-			"no volume of class "+class+" fits, and the class does not make any", pending(f.Claim)...)
+			"no volume of class "+class+" fits, and the class does not provision any", pending(f.Claim)...)
 	default:
 		return askProvisioner(f)
 	}
@@ -140,7 +140,7 @@ func namedVolume(f ClaimFacts) Plan {
 
 // whereData says how to find out whether the data of a volume are lost as well: after its PersistentVolume, only the
 // driver knows the volume.
-const whereData = "; its data are lost unless the driver still has the volume: `volplane orphans` tells"
+const whereData = "; its data are lost unless the driver still has the volume: check with `volplane orphans`"
 
 func boundClaim(f ClaimFacts) Plan {
 	v := f.Volume

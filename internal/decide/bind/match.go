@@ -63,7 +63,7 @@ func Mismatch(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) s
 	case VolumeClassOf(v) != class:
 		return "its class is \"" + VolumeClassOf(v) + "\", the claim's is \"" + class + "\""
 	case attributes(v.Spec.VolumeAttributesClassName) != attributes(claim.Spec.VolumeAttributesClassName):
-		return "its volume attributes class is another one"
+		return "its volume attributes class is a different one"
 	case mode(v.Spec.VolumeMode) != mode(claim.Spec.VolumeMode):
 		return "its volume mode is " + string(mode(v.Spec.VolumeMode)) + ", the claim's is " +
 			string(mode(claim.Spec.VolumeMode))

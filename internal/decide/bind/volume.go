@@ -129,5 +129,5 @@ func unlink(v *corev1.PersistentVolume) Plan {
 	}
 	writes := append([]Write{{Volume: c}}, volumePhase(c, corev1.VolumeAvailable)...)
 	return wait(volume.ReasonAvailable, Silent, volume.Actor{},
-		"volume "+v.Name+" is free again: its claim is bound to another one", writes...)
+		"volume "+v.Name+" is available again: its claim is bound to another volume", writes...)
 }

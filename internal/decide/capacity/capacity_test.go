@@ -129,7 +129,7 @@ func TestDrivers(t *testing.T) {
 		{"the driver is not registered any more", facts(noSegments, has(object(zone("a"))))},
 		{"an object without a segment tells nothing", facts(has(object(zone("a"), everywhere),
 			object(zone("a"), byExpression)))},
-		{"the driver does not tell its capacity any more", facts(silent, has(object(zone("a"))))},
+		{"the driver does not report its capacity any more", facts(silent, has(object(zone("a"))))},
 		{"a driver that is not reached is not asked, what it told stays", facts(unreached, has(object(zone("a"))))},
 		{"but not without class or segment", facts(unreached, noSegments, has(object(zone("a"))))},
 		{"a sidecar's object is then left alone", facts(unreached, noClasses, has(object(zone("a"), sidecars("x", 0))))},

@@ -92,11 +92,11 @@ func items(f Facts) map[string]Item {
 // obsoleteBecause returns why an object must be deleted, or "".
 func obsoleteBecause(f Facts, all map[string]Item, o *storagev1.CSIStorageCapacity) string {
 	if f.Reached && !f.Tells {
-		return "driver " + f.Driver + " does not tell its capacity"
+		return "driver " + f.Driver + " does not report its capacity"
 	}
 	if i, ok := all[Key(o)]; ok {
 		if kept := Find(i, f.Objects); kept != o {
-			return "object " + kept.Namespace + "/" + kept.Name + " tells the same"
+			return "object " + kept.Namespace + "/" + kept.Name + " reports the same"
 		}
 		return ""
 	}
@@ -105,7 +105,7 @@ func obsoleteBecause(f Facts, all map[string]Item, o *storagev1.CSIStorageCapaci
 	case at < 0:
 		return "there is no class " + o.StorageClassName
 	case f.Classes[at].Provisioner != f.Driver:
-		return "class " + o.StorageClassName + " is of driver " + f.Classes[at].Provisioner
+		return "class " + o.StorageClassName + " is for driver " + f.Classes[at].Provisioner
 	case !f.Immediate && !bind.BindsLate(f.Classes[at]):
 		return "claims of class " + o.StorageClassName + " do not wait for a node"
 	}

@@ -31,7 +31,7 @@ type Telling struct {
 func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	driver := i.Class.Provisioner
 	if problem := answerProblem(a); problem != "" {
-		return refused(volume.Driver(driver), "driver %s does not tell the capacity of %s: %s", driver, i, problem)
+		return refused(volume.Driver(driver), "driver %s does not report the capacity of %s: %s", driver, i, problem)
 	}
 	write := now.DeepCopy()
 	switch {
@@ -56,7 +56,7 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	if now != nil && i.Home.owned(now) && same(now.Capacity, write.Capacity) &&
 		same(now.MaximumVolumeSize, write.MaximumVolumeSize) {
 		return Telling{Because: volume.Because{
-			Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " tells the capacity of " + i.String(),
+			Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " reports the capacity of " + i.String(),
 		}}
 	}
 	text := fmt.Sprintf("driver %s has %s of %s", driver, write.Capacity, i)
@@ -69,7 +69,7 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 // Failed returns the reason for a driver that did not answer.
 func Failed(i Item, text string) volume.Because {
 	return refused(volume.Driver(i.Class.Provisioner),
-		"driver %s does not tell the capacity of %s: %s", i.Class.Provisioner,
+		"driver %s does not report the capacity of %s: %s", i.Class.Provisioner,
 		i, text).Because
 }
 

@@ -55,14 +55,14 @@ func Claim(f Facts) Plan {
 	case c == nil:
 		return Plan{Create: fromTemplate(p, f.Volume, name), Because: volume.Because{
 			Reason:  volume.ReasonClaimMade,
-			Message: fmt.Sprintf("claim %s is made for volume %s of pod %s", name, f.Volume.Name, p.Name),
+			Message: fmt.Sprintf("claim %s is created for volume %s of pod %s", name, f.Volume.Name, p.Name),
 		}}
 	case Stranger(p, c) && OwnerOf(c) != nil && OwnerOf(c).Name == p.Name:
 		return Plan{Because: volume.Sayf(volume.ReasonTerminating, volume.Controller("ephemeral"),
-			"claim %s of an earlier pod %s goes first", name, p.Name)}
+			"claim %s of an earlier pod %s has to be deleted first", name, p.Name)}
 	case Stranger(p, c):
 		return Plan{Refused: true, Because: volume.Sayf(volume.ReasonClaimMisbound, volume.User(),
-			"there is a claim %s already, which was not made for volume %s of this Pod", name, f.Volume.Name)}
+			"claim %s already exists and was not created for volume %s of this Pod", name, f.Volume.Name)}
 	}
 	return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + name + " is there"}}
 }
@@ -82,7 +82,7 @@ func fromTemplate(p *corev1.Pod, v *corev1.Volume, name string) *corev1.Persiste
 
 // Failed returns the reason for a claim that could not be created.
 func Failed(name, cause string) volume.Because {
-	return volume.Say(volume.ReasonFailedClaim, volume.User(), "claim "+name+" cannot be made: "+cause)
+	return volume.Say(volume.ReasonFailedClaim, volume.User(), "claim "+name+" cannot be created: "+cause)
 }
 
 // OwnerOf returns the owner reference of a claim to the Pod that it was created for, or nil.
@@ -101,16 +101,16 @@ func Left(c *corev1.PersistentVolumeClaim, p *corev1.Pod) (remove bool, why volu
 	case owner == nil:
 		return false, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " is not part of a pod"}
 	case len(c.OwnerReferences) > 1:
-		return false, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " has another owner, too"}
+		return false, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " also has another owner"}
 	case c.DeletionTimestamp != nil:
 		return false, volume.Because{Reason: volume.ReasonTerminating, Message: "claim " + c.Name + " is being deleted"}
 	case p != nil && p.UID == owner.UID:
 		return false, volume.Because{
-			Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " goes with pod " + p.Name,
+			Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " is deleted with pod " + p.Name,
 		}
 	}
 	return true, volume.Because{
 		Reason:  volume.ReasonOwnerGone,
-		Message: fmt.Sprintf("claim %s was made for pod %s, which is gone", c.Name, owner.Name),
+		Message: fmt.Sprintf("claim %s was created for pod %s, which is gone", c.Name, owner.Name),
 	}
 }

@@ -66,7 +66,7 @@ func Absent(csi string, n *corev1.Node, notes map[string]string) (b volume.Becau
 		if rest, ok := strings.CutPrefix(wrong, "driver "+name.String()+" "); ok {
 			wrong = "it " + rest
 		}
-		b.Message = fmt.Sprintf("FlexVolume driver %s cannot be used on node %s: %s; mend it there, or install another "+
+		b.Message = fmt.Sprintf("FlexVolume driver %s cannot be used on node %s: %s; repair it there, or install another "+
 			"version with `volplane flex install %s FILE`", name, n.Name, wrong, name)
 		return b, "FlexVolume driver " + name.String() + " cannot be used there: " + wrong
 	}

@@ -45,7 +45,7 @@ var (
 	// ErrKilled says that a signal ended the driver; its work may be half done.
 	ErrKilled = errors.New("the driver was killed by a signal")
 	// ErrTimeLimit says that the call was stopped at its time limit; its work may continue.
-	ErrTimeLimit = errors.New("the driver did not end in time")
+	ErrTimeLimit = errors.New("the driver did not finish in time")
 	// ErrVolumeName says that the driver's name for a volume cannot be a path component.
 	ErrVolumeName = errors.New("the driver's name for the volume cannot be a part of a path")
 )
@@ -179,7 +179,7 @@ const maxComponent = 255
 func CheckComponent(s string) error {
 	switch {
 	case s == "" || s == "." || s == "..":
-		return fmt.Errorf("%q is no name of a file", s)
+		return fmt.Errorf("%q is not a file name", s)
 	case len(s) > maxComponent:
 		return fmt.Errorf("a name of %d bytes is too long, %d are possible", len(s), maxComponent)
 	case strings.ContainsAny(s, "/\x00"):

@@ -62,7 +62,7 @@ type Volume struct {
 // own host. The error is ErrOptionKey, ErrNUL or ErrTooLong; it never quotes a value.
 func Argument(op Operation, v Volume) (string, error) {
 	if !op.TakesVolume() {
-		return "", fmt.Errorf("%s gets no JSON argument", op)
+		return "", fmt.Errorf("%s does not get a JSON argument", op)
 	}
 	if err := CheckOptions(v.Options); err != nil {
 		return "", err

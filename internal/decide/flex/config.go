@@ -96,7 +96,7 @@ func ParseConfig(b []byte) (Config, error) {
 	}
 	if _, there := keys["allow"]; there && c.Policy == nil {
 		// All rules taken out must not allow everything.
-		return Config{}, fmt.Errorf("%w: allow is empty: write [] to allow no inline volume, or leave it out to allow all",
+		return Config{}, fmt.Errorf("%w: allow is empty: write [] to allow no inline volume, or omit it to allow all",
 			ErrConfig)
 	}
 	for i, r := range c.Policy {

@@ -86,7 +86,7 @@ func noise(c Call) string {
 	if len(bytes.TrimSpace(c.Stderr)) == 0 {
 		return ""
 	}
-	return "prints on standard error, which Kubernetes takes for a part of the answer: " + excerpt(c.Stderr)
+	return "prints on standard error, which Kubernetes treats as a part of the answer: " + excerpt(c.Stderr)
 }
 
 // oneAnswer requires exactly one JSON object on standard output, or an answer on standard error.
@@ -99,7 +99,7 @@ func oneAnswer(c Call) string {
 	case len(out) == 0:
 		return "prints nothing"
 	case len(all) == 0:
-		return "prints no JSON: " + excerpt(out)
+		return "does not print JSON: " + excerpt(out)
 	case len(all) > 1:
 		return fmt.Sprintf("prints %d JSON objects", len(all))
 	case out[0] != '{' || out[len(out)-1] != '}':
@@ -143,7 +143,7 @@ func contradiction(c Call) string {
 	case !found || c.Exit < 0:
 		return ""
 	case strings.EqualFold(word, string(Success)) && c.Exit != 0:
-		return fmt.Sprintf("answers Success and ends with %d, which hosts take for an error", c.Exit)
+		return fmt.Sprintf("answers Success and ends with %d, which hosts treat as an error", c.Exit)
 	case strings.EqualFold(word, string(Failure)) && c.Exit == 0:
 		return "answers Failure and ends with 0"
 	}
@@ -193,7 +193,7 @@ func JudgeCapabilities(c Call) finding.Finding {
 	p, _ := find(c.Stdout, c.Stderr)
 	switch raw := bytes.TrimSpace(p.Capabilities); {
 	case len(raw) == 0:
-		f.Message = "init names no capabilities: a host takes its defaults, among them that the driver attaches"
+		f.Message = "init reports no capabilities: a host uses its defaults, among them that the driver attaches"
 		return f
 	case bytes.Equal(raw, []byte("null")):
 		f.Level, f.Breaks = finding.Fail, []finding.Host{Kubernetes}
@@ -221,7 +221,7 @@ func JudgeCapabilities(c Call) finding.Finding {
 	slices.Sort(odd)
 	switch a, _ := c.Read(); {
 	case !has("attach"):
-		f.Message = "\"attach\" is not said, and true by default"
+		f.Message = "\"attach\" is missing, and true by default"
 	case len(odd) > 0:
 		f.Message = "hosts do not know the capability " + strings.Join(odd, ", ")
 	default:

@@ -135,28 +135,28 @@ func TestJudgeForm(t *testing.T) {
 	for _, c := range []formCase{
 		{"none", nil, ""},
 		{"good", []Call{good, attached(1, fails, ""), attached(1, leave, "")}, ""},
-		{"noise", []Call{good, attached(0, ok, "trace"), good}, `fail standard-error [kubernetes]: attach prints on standard error, which Kubernetes takes for a part of the answer: "trace"`},
-		{"noise of a failure", []Call{attached(1, fails, "trace")}, `warn standard-error []: attach prints on standard error, which Kubernetes takes for a part of the answer: "trace"`},
+		{"noise", []Call{good, attached(0, ok, "trace"), good}, `fail standard-error [kubernetes]: attach prints on standard error, which Kubernetes treats as a part of the answer: "trace"`},
+		{"noise of a failure", []Call{attached(1, fails, "trace")}, `warn standard-error []: attach prints on standard error, which Kubernetes treats as a part of the answer: "trace"`},
 		{
 			"the worst of three",
 			[]Call{attached(1, fails, "one"), attached(0, ok, "two"), attached(0, ok, "three")},
-			`fail standard-error [kubernetes]: attach prints on standard error, which Kubernetes takes for a part of the answer: "two" (and so in 2 more calls)`,
+			`fail standard-error [kubernetes]: attach prints on standard error, which Kubernetes treats as a part of the answer: "two" (and so in 2 more calls)`,
 		},
-		{"an answer on standard error", []Call{attached(1, "", fails)}, `warn standard-error []: attach prints on standard error, which Kubernetes takes for a part of the answer: "{\"status\":\"Failure\",\"message\":\"no\"}"`},
+		{"an answer on standard error", []Call{attached(1, "", fails)}, `warn standard-error []: attach prints on standard error, which Kubernetes treats as a part of the answer: "{\"status\":\"Failure\",\"message\":\"no\"}"`},
 		{"two answers", []Call{attached(0, ok+ok, "")}, `fail one-answer [kubernetes]: attach prints 2 JSON objects`},
 		{"more", []Call{attached(0, "so: "+ok, "")}, `fail one-answer [kubernetes]: attach prints more than JSON: "so: {\"status\":\"Success\"}"`},
 		{"nothing", []Call{attached(0, " ", "")}, `fail one-answer [kubernetes volplane]: attach prints nothing`},
-		{"no JSON", []Call{attached(1, "usage", "")}, `warn one-answer []: attach prints no JSON: "usage"`},
+		{"no JSON", []Call{attached(1, "usage", "")}, `warn one-answer []: attach does not print JSON: "usage"`},
 		{"no status", []Call{attached(0, `{"message":"m"}`, "")}, `fail status [kubernetes volplane]: attach answers without "status"`},
 		{"spelling", []Call{attached(0, `{"STATUS":"success"}`, "")}, `fail status [kubernetes]: attach answers the status "success": Kubernetes knows "Success", "Failure" and "Not supported" only`},
 		{"another word", []Call{attached(1, `{"status":"Failed"}`, "")}, `warn status []: attach answers the status "Failed": Kubernetes knows "Success", "Failure" and "Not supported" only`},
-		{"success and code 3", []Call{attached(3, ok, "")}, `fail exit-code [kubernetes volplane]: attach answers Success and ends with 3, which hosts take for an error`},
+		{"success and code 3", []Call{attached(3, ok, "")}, `fail exit-code [kubernetes volplane]: attach answers Success and ends with 3, which hosts treat as an error`},
 		{"code 2", []Call{attached(2, fails, "")}, `warn exit-code-1 []: attach ends with 2, and should end with 1 after everything but Success`},
 		{"failure and code 0", []Call{attached(0, fails, "")}, "warn exit-code []: attach answers Failure and ends with 0\n" +
 			`warn exit-code-1 []: attach ends with 0, and should end with 1 after everything but Success`},
 		{"killed", []Call{attached(-1, "", "")}, ""},
-		{"a long text", []Call{attached(0, ok, strings.Repeat("x", 1000))}, `fail standard-error [kubernetes]: attach prints on standard error, which Kubernetes takes for a part of the answer: "` + strings.Repeat("x", 200) + `" and more`},
-		{"hostile", []Call{attached(1, strings.Repeat("{", 100_000), "")}, `warn one-answer []: attach prints no JSON: "` + strings.Repeat("{", 200) + `" and more`},
+		{"a long text", []Call{attached(0, ok, strings.Repeat("x", 1000))}, `fail standard-error [kubernetes]: attach prints on standard error, which Kubernetes treats as a part of the answer: "` + strings.Repeat("x", 200) + `" and more`},
+		{"hostile", []Call{attached(1, strings.Repeat("{", 100_000), "")}, `warn one-answer []: attach does not print JSON: "` + strings.Repeat("{", 200) + `" and more`},
 	} {
 		var got []string
 		for _, f := range JudgeForm(c.calls) {
@@ -202,10 +202,10 @@ func TestJudgeCapabilities(t *testing.T) {
 	for said, want := range map[string]string{
 		`,"capabilities":{"attach":false}`:                "pass an object; attach is false",
 		`,"CAPABILITIES":{"Attach":true,"fsgroup":false}`: "pass an object; attach is true",
-		``:                                 "warn init names no capabilities: a host takes its defaults, among them that the driver attaches",
+		``:                                 "warn init reports no capabilities: a host uses its defaults, among them that the driver attaches",
 		`,"capabilities": null`:            `fail "capabilities" is null, which ends Kubernetes' kubelet`,
-		`,"capabilities":{}`:               `warn "attach" is not said, and true by default`,
-		`,"capabilities":{"fsGroup":true}`: `warn "attach" is not said, and true by default`,
+		`,"capabilities":{}`:               `warn "attach" is missing, and true by default`,
+		`,"capabilities":{"fsGroup":true}`: `warn "attach" is missing, and true by default`,
 		`,"capabilities":{"attach":false,"metrics":true,"b\u0007":1}`: `warn hosts do not know the capability "b\a", "metrics"`,
 	} {
 		breaks := map[finding.Level]string{finding.Pass: "[]", finding.Warn: "[]", finding.Fail: "[kubernetes]"}

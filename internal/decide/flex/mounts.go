@@ -54,7 +54,7 @@ func AfterMount(dir string, before, after []Mount, a Answer, err error) Verdict 
 	if len(v.Undo) > 0 {
 		// H2: what a failed mount leaves would pass for a mounted volume when it
 		// is tried again.
-		message += "; what it mounted is taken away: " + strings.Join(v.Undo, ", ")
+		message += "; what it mounted is unmounted: " + strings.Join(v.Undo, ", ")
 	}
 	v.Because = volume.Because{Reason: reason, Message: message}
 	return v

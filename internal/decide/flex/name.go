@@ -35,7 +35,7 @@ func ParseName(s string) (Name, error) {
 // for a slash, so there is at most one (F-056). The error wraps ErrName.
 func ParseDir(dir string) (Name, error) {
 	if strings.Contains(dir, "/") {
-		return Name{}, fmt.Errorf("%w: %q: a directory's name holds no slash", ErrName, bounded(dir))
+		return Name{}, fmt.Errorf("%w: %q: a directory's name cannot have a slash", ErrName, bounded(dir))
 	}
 	return ParseName(strings.ReplaceAll(dir, "~", "/"))
 }
@@ -46,7 +46,7 @@ func ParseCSI(s string) (Name, error) {
 	driver, ok := unescape(label)
 	n := Name{Vendor: vendor, Driver: driver}
 	if again, err := n.CSI(); !ok || err != nil || again != s {
-		return Name{}, fmt.Errorf("%w: %q comes from no driver's name", ErrName, bounded(s))
+		return Name{}, fmt.Errorf("%w: %q is not made from a driver's name", ErrName, bounded(s))
 	}
 	return n, nil
 }

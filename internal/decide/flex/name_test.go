@@ -106,7 +106,7 @@ func TestCSINamesAreReversible(t *testing.T) {
 func checkCSI(t interface{ Fatalf(string, ...any) }, s string) {
 	problems := validation.IsDNS1123Subdomain(s)
 	if len(problems) > 0 || len(s) > maxCSIName || !regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`).MatchString(s) {
-		t.Fatalf("%q is no name of a CSI driver: %v", s, problems)
+		t.Fatalf("%q is not a name of a CSI driver: %v", s, problems)
 	}
 }
 

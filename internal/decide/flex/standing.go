@@ -64,7 +64,7 @@ func Stand(f DriverFacts) (Standing, volume.Because) {
 	// not, attached.
 	how := "attaches volumes now, which it did not"
 	if !f.Attaches {
-		how = "does not attach volumes any more, which it did"
+		how = "no longer attaches volumes, which it did"
 	}
 	return Ready, because(volume.ReasonFlexDriverReady, volume.User(),
 		"is ready, but %s when %s came into use", how, f.volumes())

@@ -33,7 +33,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		return afterTaken(f, a)
 	}
 	return Groups().CallProblem(f, a.Answer, volume.ReasonGroupFailed,
-		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told()).
+		"driver "+driver+" did not take a group of snapshots for content "+c.Name+": "+a.Told()).
 		NotTaken(a.NothingTaken(p.First), Groups().MayRelease(c))
 }
 

@@ -69,11 +69,11 @@ func mismatch(first *corev1.PersistentVolume, s Source) string {
 	case s.Claim.DeletionTimestamp != nil:
 		return "claim " + s.Claim.Name + " is being deleted"
 	case v.Spec.CSI.Driver != first.Spec.CSI.Driver:
-		return "volume " + first.Name + " is of driver " + first.Spec.CSI.Driver + ", and volume " + v.Name +
-			" of driver " + v.Spec.CSI.Driver
+		return "volume " + first.Name + " belongs to driver " + first.Spec.CSI.Driver + ", and volume " + v.Name +
+			" to driver " + v.Spec.CSI.Driver
 	case provision.MadeOn(v) != provision.MadeOn(first):
-		return "volume " + first.Name + " is of node " + provision.MadeOn(first) + ", and volume " + v.Name +
-			" of node " + provision.MadeOn(v) + ": no driver takes both at one moment"
+		return "volume " + first.Name + " is on node " + provision.MadeOn(first) + ", and volume " + v.Name +
+			" on node " + provision.MadeOn(v) + ": no driver takes both at one moment"
 	}
 	return ""
 }
@@ -118,7 +118,7 @@ func (f Facts) begin() Plan {
 		return f.failed(volume.ReasonGroupContentFailed, volume.User(), cannot+problem)
 	case class.Driver != f.Sources[0].Volume.Spec.CSI.Driver:
 		return f.failed(volume.ReasonGroupContentFailed, volume.User(), cannot+"VolumeGroupSnapshotClass "+class.Name+
-			" is of driver "+class.Driver+", and volume "+f.Sources[0].Volume.Name+" of driver "+
+			" belongs to driver "+class.Driver+", and volume "+f.Sources[0].Volume.Name+" to driver "+
 			f.Sources[0].Volume.Spec.CSI.Driver)
 	}
 	content, err := f.contentOf()

@@ -87,7 +87,7 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 				", which has no volume yet")}
 	case slices.Contains(s.Finalizers, volume.FinalizerRestoring):
 		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), "group snapshot "+g.Name+
-			" is being deleted; it stays while a volume is made from its snapshot "+s.Name+" ("+volume.FinalizerRestoring+")")
+			" is being deleted; it stays while a volume is created from its snapshot "+s.Name+" ("+volume.FinalizerRestoring+")")
 	}
 	return Plan{}
 }

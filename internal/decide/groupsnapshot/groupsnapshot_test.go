@@ -42,7 +42,7 @@ func of(changes ...change) DriverFacts {
 				Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"v", "w"}},
 			},
 		},
-		Class: ClassOf(class("copies", "2")), Ours: true, Takes: true, Now: now(),
+		Class: ClassOf(class("copies", "2")), Reachable: true, Takes: true, Now: now(),
 	}
 	for _, c := range changes {
 		c(&f)
@@ -164,7 +164,7 @@ func TestTaking(t *testing.T) {
 		{"somebody has spoiled the parameters", of(annotated(volume.AnnSnapshotParameters, "no"))},
 		{"somebody has removed the finalizer", of(intended, loose)},
 		{"the driver takes no groups", of(cannot)},
-		{"the driver is elsewhere", of(func(f *DriverFacts) { f.Ours = false })},
+		{"the driver is elsewhere", of(func(f *DriverFacts) { f.Reachable = false })},
 		{"it is bound to no group snapshot", of(func(f *DriverFacts) { f.Content.Spec.VolumeGroupSnapshotRef.UID = "" })},
 		{"it has no source", of(func(f *DriverFacts) {
 			f.Content.Spec.Source = groupv1.VolumeGroupSnapshotContentSource{}

@@ -26,13 +26,13 @@ func (f Facts) member(m Member) Plan {
 	switch s, c := m.Snapshot, m.Content; {
 	case s == nil:
 		return pending(MemberPlan{Step: CreateSnapshot, Snapshot: f.snapshotOf(name, m)},
-			"snapshot "+name+" is made for volume "+m.Info.VolumeHandle)
+			"snapshot "+name+" is created for volume "+m.Info.VolumeHandle)
 	case !isMember(s, g):
 		return f.failed(volume.ReasonGroupMemberFailed, volume.User(),
-			"snapshot "+name+" exists, and is no member of group snapshot "+g.Name)
+			"snapshot "+name+" exists, and is not a member of group snapshot "+g.Name)
 	case c == nil:
 		return pending(MemberPlan{Step: CreateContent, Content: f.memberOf(contentName, m)},
-			"content "+contentName+" is made for snapshot "+name)
+			"content "+contentName+" is created for snapshot "+name)
 	case !f.fits(m):
 		return f.failed(volume.ReasonGroupMemberFailed, volume.User(),
 			"content "+contentName+" exists, and is not for snapshot "+name+" of group snapshot "+g.Name)

@@ -36,7 +36,7 @@ func (i Inviting) Check() error {
 	case i.Prefix == "":
 		return CheckStore(i.Prefix)
 	case i.Known:
-		return fmt.Errorf("%w: Node %s exists, so another host has this name: choose another name, or give that host up "+
+		return fmt.Errorf("%w: Node %s exists, so another host has this name: choose another name, or give up that host "+
 			"with volplane delete node %s --lost", ErrKnown, i.Name, i.Name)
 	}
 	return nil
@@ -55,7 +55,7 @@ func CheckStore(prefix string) error {
 // Validate returns an error for a request that no user may be granted.
 func (q Invite) Validate() error {
 	if q.Kind != KindNode && q.Kind != KindControlPlane {
-		return fmt.Errorf("kind %.40q is not one of an invitation", string(q.Kind))
+		return fmt.Errorf("an invitation cannot be of kind %.40q", string(q.Kind))
 	}
 	if most := q.Kind.Longest(); q.Seconds < 1 || q.Seconds > int64(most/time.Second) {
 		return fmt.Errorf("an invitation of a %s is valid for at least a second and at most %v", q.Kind, most)
@@ -108,7 +108,7 @@ func (k Keys) Check(w Wanted) error {
 			"read what this host writes: copy that file to this host", w.ConfigFile, w.From)
 	case k.ProviderConfig == "" && w.ConfigFile != "":
 		return fmt.Errorf("the control plane at %s has no --encryption-provider-config, and could not read what this host "+
-			"writes: leave out --encryption-provider-config", w.From)
+			"writes: omit --encryption-provider-config", w.From)
 	case k.ProviderConfig == "" && len(k.Encryption) == 0:
 		return fmt.Errorf("the answer of the control plane at %s has no key of Secrets: use the same version of volplane on "+
 			"both hosts", w.From)
@@ -160,7 +160,7 @@ func (j Joining) Fetch() (bool, error) {
 		return false, nil
 	case j.Own != "":
 		return false, fmt.Errorf("%s has the keys of another control plane: the hash of its certificate authority is %.12s, "+
-			"and %s is of the one with %.12s: choose another directory with --data-dir", j.DataDir, j.Own, j.File, j.Authority)
+			"and %s is for the one with %.12s: choose another directory with --data-dir", j.DataDir, j.Own, j.File, j.Authority)
 	case j.Used != "":
 		return false, fmt.Errorf("%s exists, so %s has been used, but not by a control plane of the one in %s: choose "+
 			"another directory with --data-dir", j.Used, j.DataDir, j.File)
@@ -181,7 +181,7 @@ func (j Joining) checkInvitation() error {
 		return fmt.Errorf("%s invites node %s, not a control plane: start an agent with 'volplane node --join %s', or get "+
 			"the right file with 'volplane invite --control-plane NAME'", j.File, j.Name, j.File)
 	case j.Node != "" && j.Node != j.Name:
-		return fmt.Errorf("%s invites %s, and --name is %s: leave out --name, or get the right file with 'volplane invite "+
+		return fmt.Errorf("%s invites %s, and --name is %s: omit --name, or get the right file with 'volplane invite "+
 			"--control-plane %s'", j.File, j.Name, j.Node, j.Node)
 	}
 	return nil

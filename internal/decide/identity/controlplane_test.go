@@ -87,7 +87,7 @@ func TestKeysFit(t *testing.T) {
 		"the same file":      {config, identity.Wanted{ConfigFile: "/f", Config: "h1"}, nil},
 		"no file":            {config, identity.Wanted{}, []string{"copy that file to this host"}},
 		"another file":       {config, identity.Wanted{ConfigFile: "/f", Config: "h2"}, []string{"/f is not the file"}},
-		"a file for none":    {own, identity.Wanted{ConfigFile: "/f", Config: "h1"}, []string{"leave out --encryption"}},
+		"a file for none":    {own, identity.Wanted{ConfigFile: "/f", Config: "h1"}, []string{"omit --encryption"}},
 		"another prefix": {
 			own, identity.Wanted{Prefix: "/volplane/there"}, []string{"--etcd-prefix is /volplane/there", `"/volplane/here"`},
 		},

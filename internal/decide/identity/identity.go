@@ -58,7 +58,7 @@ func (i Invitation) Open(present Epoch, now time.Time) error {
 	case !now.Before(i.Expires):
 		return fmt.Errorf("the invitation of %s %s has expired", i.Kind, i.Node)
 	case !present.Counts(i.Epoch):
-		return fmt.Errorf("the invitation of %s %s was taken back", i.Kind, i.Node)
+		return fmt.Errorf("the invitation of %s %s was revoked", i.Kind, i.Node)
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func (i Invitation) Open(present Epoch, now time.Time) error {
 func (i Invitation) Admit(t Token, present Epoch, now time.Time) error {
 	if i.Kind != t.Kind || i.Node != t.Node ||
 		subtle.ConstantTimeCompare([]byte(i.Hash), []byte(Hash([]byte(t.Secret)))) != 1 {
-		return errors.New("there is no such invitation")
+		return errors.New("the invitation does not exist")
 	}
 	return i.Open(present, now)
 }
@@ -77,9 +77,9 @@ func (i Invitation) Admit(t Token, present Epoch, now time.Time) error {
 func (i Invitation) Use(kind Kind, key string) (Invitation, error) {
 	switch {
 	case i.Kind != kind:
-		return i, fmt.Errorf("the invitation is of %s %s, not of a %s", i.Kind, i.Node, kind)
+		return i, fmt.Errorf("the invitation is for %s %s, not for a %s", i.Kind, i.Node, kind)
 	case i.Key != "" && i.Key != key:
-		return i, fmt.Errorf("the invitation of %s %s was used already", i.Kind, i.Node)
+		return i, fmt.Errorf("the invitation of %s %s has already been used", i.Kind, i.Node)
 	}
 	i.Key = key
 	return i, nil

@@ -53,7 +53,7 @@ func Turn(f Facts, back bool) Step {
 	case f.Journal == nil && f.Volume != nil && f.Volume.Spec.FlexVolume != nil:
 		return f.step(Nothing, volume.ReasonNothingToDo, volume.Actor{}, "volume %s is a FlexVolume", f.Name)
 	case f.Journal == nil:
-		return f.refuse(volume.User(), "nothing is saved of volume %s: it was not moved from here", f.Name)
+		return f.refuse(volume.User(), "nothing is saved about volume %s: it was not moved from here", f.Name)
 	case f.Journal.Done && f.Volume == nil:
 		return f.refuse(volume.User(), "volume %s was deleted since it was moved: there is nothing to undo", f.Name)
 	}
@@ -76,7 +76,7 @@ func firstStep(f Facts) Step {
 	pv := f.Volume
 	switch {
 	case pv == nil:
-		return f.refuse(volume.User(), "there is no volume %s", f.Name)
+		return f.refuse(volume.User(), "volume %s does not exist", f.Name)
 	case pv.Spec.FlexVolume == nil:
 		return f.refuse(volume.Actor{}, "volume %s is not a FlexVolume", f.Name)
 	case pv.DeletionTimestamp != nil:
@@ -109,7 +109,7 @@ func claimProblem(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeCla
 	named := ref.Namespace + "/" + ref.Name
 	switch {
 	case claim == nil || ref.UID != "" && ref.UID != claim.UID:
-		return fmt.Sprintf("volume %s was released by claim %s, which is gone: delete the volume, or take its claimRef away",
+		return fmt.Sprintf("volume %s was released by claim %s, which is gone: delete the volume, or remove its claimRef",
 			pv.Name, named)
 	case claim.DeletionTimestamp != nil:
 		return fmt.Sprintf("claim %s is being deleted", named)
@@ -163,7 +163,7 @@ func (f Facts) otherClaim(back bool) string {
 	case saved != nil && now.Namespace == saved.Namespace && now.Name == saved.Name:
 		return ""
 	}
-	return fmt.Sprintf("claim %s/%s has volume %s by now, which it had not when that was saved", now.Namespace,
+	return fmt.Sprintf("claim %s/%s now has volume %s, which it did not have when it was saved", now.Namespace,
 		now.Name, f.Name)
 }
 
@@ -210,7 +210,7 @@ func (f Facts) deleteOld() Step {
 
 // waitVolumeDeleted waits for the deletion of a volume.
 func (f Facts) waitVolumeDeleted() Step {
-	return f.wait(volume.Controller("protection"), "volume %s goes when its finalizers are gone: %s", f.Name,
+	return f.wait(volume.Controller("protection"), "volume %s is deleted when its finalizers are removed: %s", f.Name,
 		strings.Join(f.Volume.Finalizers, ", "))
 }
 
@@ -220,7 +220,8 @@ func (f Facts) create() Step {
 	if err != nil {
 		return f.refuse(volume.User(), "volume %s cannot be served by the bridge: %v", f.Name, err)
 	}
-	s := f.step(CreateVolume, volume.ReasonMigrating, volume.Actor{}, "make volume %s for driver %s", f.Name, driverOf(pv))
+	s := f.step(CreateVolume, volume.ReasonMigrating, volume.Actor{}, "create volume %s for driver %s", f.Name,
+		driverOf(pv))
 	s.Volume = pv
 	return s
 }
@@ -244,7 +245,7 @@ func (f Facts) complete() Step {
 		s.Policy = saved.Volume.Spec.PersistentVolumeReclaimPolicy
 		return s
 	case saved.Back:
-		return f.step(Finish, volume.ReasonMigrationUndone, volume.Actor{}, "volume %s is the FlexVolume of driver %s again",
+		return f.step(Finish, volume.ReasonMigrationUndone, volume.Actor{}, "volume %s is a FlexVolume of driver %s again",
 			f.Name, driverOf(pv))
 	}
 	return f.step(Finish, volume.ReasonMigrated, volume.Actor{}, "volume %s was moved to driver %s", f.Name, driverOf(pv))
@@ -275,7 +276,7 @@ func (f Facts) createClaim() Step {
 		return f.step(Reserve, volume.ReasonMigrating, volume.Actor{}, "keep volume %s for a new claim %s/%s", f.Name,
 			claim.Namespace, claim.Name)
 	}
-	s := f.step(CreateClaim, volume.ReasonMigrating, volume.Actor{}, "make claim %s/%s again", claim.Namespace, claim.Name)
+	s := f.step(CreateClaim, volume.ReasonMigrating, volume.Actor{}, "recreate claim %s/%s", claim.Namespace, claim.Name)
 	s.Claim = replacementClaim(claim, f.Name)
 	return s
 }
@@ -328,10 +329,10 @@ func driverOf(pv *corev1.PersistentVolume) string {
 
 // Unfinished reports a volume whose move, or move back, has begun and is not finished.
 func Unfinished(name string, back bool) volume.Because {
-	message := "volume " + name + " is being moved to the bridge, and that is not finished: `volplane flex migrate run " +
-		name + "` goes on, `volplane flex migrate undo " + name + "` turns round"
+	message := "volume " + name + " is being moved to the bridge, which is not finished: `volplane flex migrate run " +
+		name + "` continues, `volplane flex migrate undo " + name + "` turns round"
 	if back {
-		message = "volume " + name + " is being moved back from the bridge, and that is not finished: `volplane flex " +
+		message = "volume " + name + " is being moved back from the bridge, which is not finished: `volplane flex " +
 			"migrate undo " + name + "` goes on"
 	}
 	return volume.Say(volume.ReasonMigrating, volume.User(), message)

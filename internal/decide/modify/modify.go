@@ -37,8 +37,8 @@ const (
 type Facts struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Ours says that this process calls the volume's driver, Modifies that the driver can change attributes.
-	Ours, Modifies bool
+	// Reachable says that this process calls the volume's driver, Modifies that the driver can change attributes.
+	Reachable, Modifies bool
 	// Class is the class named by Target, or nil.
 	Class *storagev1.VolumeAttributesClass
 	// Refused says that the driver's last answer about the target in the claim's status was a final no: no call for it is
@@ -59,10 +59,10 @@ type Plan struct {
 // Target returns the name of the class that the volume gets next, or "". A change that may be in progress at the driver
 // is finished before another one begins; CSI has no way to cancel it.
 func (f Facts) Target() string {
-	if s := f.Claim.Status.ModifyVolumeStatus; isBegun(f.Claim) && (!f.Refused || wish(f.Claim) == "") {
+	if s := f.Claim.Status.ModifyVolumeStatus; isBegun(f.Claim) && (!f.Refused || desiredClass(f.Claim) == "") {
 		return s.TargetVolumeAttributesClassName
 	}
-	return wish(f.Claim)
+	return desiredClass(f.Claim)
 }
 
 // Claim decides about one claim.
@@ -78,7 +78,7 @@ func Claim(f Facts) Plan {
 		return nothing(volume.ReasonTerminating, volume.Actor{}, "claim "+c.Name+" is being deleted")
 	case target == "":
 		return cancelled(c)
-	case !f.Ours:
+	case !f.Reachable:
 		return nothing(volume.ReasonDriverMissing, volume.Driver(v.Spec.CSI.Driver),
 			"driver "+v.Spec.CSI.Driver+" has not registered")
 	}
@@ -107,7 +107,7 @@ func change(f Facts, target string) Plan {
 		return p
 	}
 	p := nothing(volume.ReasonModifying, volume.Driver(v.Spec.CSI.Driver),
-		"the volume of claim "+c.Name+" gets the attributes of class "+target)
+		"the volume of claim "+c.Name+" is being given the attributes of class "+target)
 	if p.Step = Begin; isBegun(c) && c.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName == target {
 		p.Step = Modify
 	}
@@ -120,7 +120,7 @@ func missing(f Facts, target string) Plan {
 	p := impossible("VolumeAttributesClass " + target + " does not exist")
 	if s := f.Claim.Status.ModifyVolumeStatus; s == nil ||
 		s.Status == corev1.PersistentVolumeClaimModifyVolumeInfeasible ||
-		isBegun(f.Claim) && f.Refused && wish(f.Claim) != "" {
+		isBegun(f.Claim) && f.Refused && desiredClass(f.Claim) != "" {
 		p.Step = Wait
 	}
 	return p
@@ -171,7 +171,7 @@ func Failure(c *corev1.PersistentVolumeClaim) string {
 func IsRefusedForGood(c *corev1.PersistentVolumeClaim) bool {
 	s := c.Status.ModifyVolumeStatus
 	return s != nil && s.Status == corev1.PersistentVolumeClaimModifyVolumeInfeasible &&
-		s.TargetVolumeAttributesClassName == wish(c)
+		s.TargetVolumeAttributesClassName == desiredClass(c)
 }
 
 // isBegun says whether the driver may have been called.
@@ -184,7 +184,7 @@ func isModifying(k corev1.PersistentVolumeClaimCondition) bool {
 	return k.Type == corev1.PersistentVolumeClaimVolumeModifyingVolume
 }
 
-func wish(c *corev1.PersistentVolumeClaim) string {
+func desiredClass(c *corev1.PersistentVolumeClaim) string {
 	return ptr.Deref(c.Spec.VolumeAttributesClassName, "")
 }
 
@@ -211,7 +211,7 @@ func Parameters(f Facts, metadata bool) map[string]string {
 // ConditionOf returns the condition of a claim's attributes, as far as the claim shows it: existing classes and the
 // driver's capabilities are ignored.
 func ConditionOf(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Condition {
-	f := Facts{Claim: c, Volume: v, Ours: true, Modifies: true}
+	f := Facts{Claim: c, Volume: v, Reachable: true, Modifies: true}
 	s := c.Status.ModifyVolumeStatus
 	if v != nil && v.Spec.CSI != nil && (s == nil || s.Status != corev1.PersistentVolumeClaimModifyVolumePending) {
 		f.Class = &storagev1.VolumeAttributesClass{

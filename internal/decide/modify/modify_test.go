@@ -37,7 +37,7 @@ func of(c *corev1.PersistentVolumeClaim, change ...func(*Facts)) Facts {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	v.Spec.ClaimRef, v.Spec.VolumeAttributesClassName = &corev1.ObjectReference{UID: "u1"}, ptr.To("silver")
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d.example.com"}
-	f := Facts{Claim: c, Volume: v, Ours: true, Modifies: true}
+	f := Facts{Claim: c, Volume: v, Reachable: true, Modifies: true}
 	for _, one := range change {
 		one(&f)
 	}
@@ -81,7 +81,7 @@ func TestClaims(t *testing.T) {
 		}())},
 		{"it asks for another class", of(claim("gold"))},
 		{"it is being deleted", of(going)},
-		{"nobody calls the driver here", of(claim("gold"), func(f *Facts) { f.Ours = false })},
+		{"nobody calls the driver here", of(claim("gold"), func(f *Facts) { f.Reachable = false })},
 		{"the driver cannot", of(claim("gold"), func(f *Facts) { f.Modifies = false })},
 		{"the class is another driver's", of(claim("gold"), func(f *Facts) {
 			f.Class = &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: "x"}

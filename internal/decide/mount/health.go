@@ -38,9 +38,9 @@ func (s State) Problems(driver, node string) (text string, next volume.Actor) {
 		}
 	}
 	if s.ReadOnly {
-		add("its filesystem has become read-only by itself, because the kernel has found an error in it or its device does "+
-			"not work (the kernel's log says more): "+
-			"nothing is written any more; when its Pods have ended it can be checked", volume.Administrator(node))
+		add("its filesystem has become read-only, because the kernel found an error in it or its device does "+
+			"not work (see the kernel's log): nothing more is written; after its Pods have ended it can be checked",
+			volume.Administrator(node))
 	}
 	if s.DriverProblems != "" {
 		add(s.DriverProblems, volume.Driver(driver))

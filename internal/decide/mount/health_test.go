@@ -19,7 +19,7 @@ func TestAils(t *testing.T) {
 		},
 		"nothing is known":            {State{}, "", volume.Actor{}},
 		"no inodes are counted":       {State{Total: 100 * mi, Available: 50 * mi}, "", volume.Actor{}},
-		"read-only":                   {State{ReadOnly: true}, "read-only by itself", volume.Administrator("n1")},
+		"read-only":                   {State{ReadOnly: true}, "become read-only", volume.Administrator("n1")},
 		"the driver says":             {State{DriverProblems: "one path is left"}, "one path is left", volume.Driver("d")},
 		"full":                        {State{Total: 100 * mi}, "it is full", volume.User()},
 		"all but full":                {State{Total: 100 * mi, Available: mi}, "it is full", volume.User()},

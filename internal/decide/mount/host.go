@@ -39,7 +39,8 @@ func HostOptions(text string) (BindOptions, error) {
 		} else if field, ok := fields[opposites[word]]; ok {
 			*field = false
 		} else {
-			return BindOptions{}, fmt.Errorf("option %.80q: there are %s", word, strings.Join(HostOptionWords(), ", "))
+			return BindOptions{}, fmt.Errorf("option %.80q is not supported; supported are %s", word,
+				strings.Join(HostOptionWords(), ", "))
 		}
 	}
 	return o, nil

@@ -258,7 +258,7 @@ func (p *planner) teardown() Plan {
 	case p.callsDriver && !p.f.DriverReady:
 		return p.driverMissing()
 	default:
-		return p.plan(volume.ReasonUnmounting, p.next, "no Pod on node %s wants volume %s", p.f.Node, p.f.Volume)
+		return p.plan(volume.ReasonUnmounting, p.next, "no Pod on node %s needs volume %s", p.f.Node, p.f.Volume)
 	}
 }
 
@@ -301,7 +301,7 @@ func (p *planner) addMounts(wanted []Consumer) (Plan, bool) {
 	if path, covered := p.f.stagingCovered(); covered && (stage || len(publish) > 0) {
 		// The driver would show Pods the other filesystem.
 		return p.plan(volume.ReasonMountBroken, volume.Administrator(p.f.Node),
-			"on node %s %s is mounted over the staged volume %s at %s: no further Pod gets the volume before that is unmounted",
+			"on node %s %s is mounted over the staged volume %s at %s: no further Pod gets the volume until that is unmounted",
 			p.f.Node, p.f.Covered[path], p.f.Volume, path), true
 	}
 	if stage || len(publish) > 0 {
@@ -342,7 +342,7 @@ func (p *planner) awaitRemoval() Plan {
 }
 
 func (p *planner) unmounting() Plan {
-	return p.plan(volume.ReasonUnmounting, p.next, "volume %s is taken from Pods on node %s that no longer want it",
+	return p.plan(volume.ReasonUnmounting, p.next, "volume %s is unpublished from Pods on node %s that no longer need it",
 		p.f.Volume, p.f.Node)
 }
 
@@ -369,7 +369,7 @@ func (p *planner) addRepublish(plan Plan, wanted []Consumer) Plan {
 func (p *planner) prepare() (Plan, bool) {
 	if !p.f.Known {
 		return p.refuse(volume.Sayf(volume.ReasonVolumeMissing, volume.User(),
-			"there is no volume %s to mount", p.f.Volume)), true
+			"volume %s to mount does not exist", p.f.Volume)), true
 	}
 	if !p.f.DriverReady && p.f.Absent.Reason != "" {
 		return p.driverMissing(), true // what it would refuse is unknown until it is registered

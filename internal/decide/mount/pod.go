@@ -39,7 +39,7 @@ func (u Use) Missing() volume.Because {
 	case u.Claim == nil:
 		return u.noClaim()
 	case u.Ephemeral && !metav1.IsControlledBy(u.Claim, u.Pod):
-		return volume.Sayf(volume.ReasonClaimMisbound, volume.User(), "claim %s was not made for this Pod", name)
+		return volume.Sayf(volume.ReasonClaimMisbound, volume.User(), "claim %s was not created for this Pod", name)
 	case u.Claim.Spec.VolumeName == "" || u.Claim.Status.Phase != corev1.ClaimBound:
 		return volume.Sayf(volume.ReasonWaitForBind, volume.Controller("binder"), "claim %s is not bound yet", name)
 	case u.Volume == nil:
@@ -57,7 +57,7 @@ func (u Use) Missing() volume.Because {
 func (u Use) noClaim() volume.Because {
 	if u.Ephemeral {
 		return volume.Sayf(volume.ReasonClaimMissing, volume.Controller("ephemeral"),
-			"claim %s is being made for this Pod", u.ClaimName)
+			"claim %s is being created for this Pod", u.ClaimName)
 	}
 	return volume.Sayf(volume.ReasonClaimMissing, volume.User(), "there is no claim %s", u.ClaimName)
 }
@@ -119,8 +119,8 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 
 // Busy is the reason of a volume that waits for its driver's calls for other volumes.
 func Busy(driver, node string) volume.Because {
-	return volume.Sayf(volume.ReasonDriverBusy, volume.Driver(driver), "driver %s works on as many volumes of node %s as "+
-		"may run at the same time; this one waits for a slot", driver, node)
+	return volume.Sayf(volume.ReasonDriverBusy, volume.Driver(driver), "driver %s has reached its limit of concurrent "+
+		"calls on node %s; waiting for a slot", driver, node)
 }
 
 // Failed explains a failed step with the text of its error. If the text does not show who acts next, next does.
@@ -172,10 +172,11 @@ func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode,
 	case slices.Contains(modes, want), !known && !ephemeral:
 		return ""
 	case !known:
-		return fmt.Sprintf("driver %s has no CSIDriver object, which has to say that it does volumes of mode %s", driver,
+		return fmt.Sprintf("driver %s has no CSIDriver object, which has to list the volume mode %s", driver,
 			want)
 	default:
-		return fmt.Sprintf("driver %s does not do volumes of mode %s: its CSIDriver object lists %v", driver, want, modes)
+		return fmt.Sprintf("driver %s does not support volumes of mode %s: its CSIDriver object lists %v", driver, want,
+			modes)
 	}
 }
 
@@ -198,7 +199,7 @@ func InvalidName(what, name string) volume.Because {
 // Full is the reason of a Pod that fails because its node has reached a driver's attach limit.
 func Full(pv, driver, node, cause string) volume.Because {
 	return volume.Sayf(volume.ReasonAttachLimit, volume.User(),
-		"node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
+		"node %s cannot have more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
 }
 
 // Grown is the reason of a volume that was expanded.
@@ -209,13 +210,13 @@ func Grown(pv, node string) volume.Because {
 // GroupIncomplete is the reason of a volume that was mounted although not all of its files have the Pod's group.
 func GroupIncomplete(pv, node string, group, count int, first string) volume.Because {
 	return volume.Sayf(volume.ReasonGroupIncomplete, volume.User(), "volume %s is mounted on node %s, and files that "+
-		"cannot be given to the Pod's fsGroup %d are as they were: %d, the first is %s", pv, node, group, count, first)
+		"could not be given to the Pod's fsGroup %d are unchanged: %d, the first is %s", pv, node, group, count, first)
 }
 
 // RecordUnreadable is the reason of a journal record that cannot be read.
 func RecordUnreadable(path string) volume.Because {
-	return volume.Sayf(volume.ReasonJournalTorn, volume.User(), "the journal record %s cannot be read, and what it said "+
-		"of a volume was looked for in the API and the mount table: look for damage of the disk", path)
+	return volume.Sayf(volume.ReasonJournalTorn, volume.User(), "the journal record %s cannot be read, and what it "+
+		"recorded about a volume was searched for in the API and the mount table: check the disk for damage", path)
 }
 
 // Refused is the reason of a driver that is not registered. One that has not said its name has that of its socket.
@@ -247,6 +248,6 @@ func UnknownMounts(paths []string) volume.Because {
 		more = fmt.Sprintf(" and %d more", n)
 	}
 	return volume.Sayf(volume.ReasonMountUnknown, volume.User(),
-		"nothing says which volume is mounted at %.800s%s: it stays. Restore what the API had of it and start the agent "+
-			"again, or have its driver take it away, or unmount it", strings.Join(named, ", "), more)
+		"it is not known which volume is mounted at %.800s%s, so it stays mounted. Restore its API objects and start the "+
+			"agent again, or let its driver unmount it, or unmount it", strings.Join(named, ", "), more)
 }

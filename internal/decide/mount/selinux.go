@@ -146,7 +146,7 @@ func (f Facts) heldBack(c Consumer, label string, first int) volume.Because {
 	case c.Apart != "":
 		return volume.Sayf(volume.ReasonFailedMount, volume.User(),
 			"volume %s has the handle of volume %s, which is mounted on node %s with other attributes, Secrets, options or "+
-				"volume mode: its Pods wait there until those of the other are gone", c.Volume, c.Apart, f.Node)
+				"volume mode: its Pods wait there until those of the other volume are gone", c.Volume, c.Apart, f.Node)
 	}
 	other, asked := f.Wanted[first].Namespace+"/"+f.Wanted[first].Name, "with the SELinux label "+label
 	if label == "" {

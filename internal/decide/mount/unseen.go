@@ -104,7 +104,7 @@ func (p *planner) deadStays() Plan {
 	case !f.DriverReady:
 		cause = p.driverMissing().Because
 	case !f.Known:
-		cause = volume.Sayf(volume.ReasonVolumeMissing, volume.User(), "there is no volume %s to mount", f.Volume)
+		cause = volume.Sayf(volume.ReasonVolumeMissing, volume.User(), "volume %s to mount does not exist", f.Volume)
 	default:
 		cause = volume.Say(volume.ReasonFailedMount, volume.User(), f.Refused)
 	}

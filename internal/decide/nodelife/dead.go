@@ -39,7 +39,7 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 		}}
 	case Ready(n):
 		return DeadPlan{Because: volume.Say(volume.ReasonNodeReady, volume.NodeAgent(name),
-			"node "+name+" is said to be out of service, but its agent is alive and looks after its pods")}
+			"node "+name+" has the out-of-service taint, but its agent is alive and manages its pods")}
 	}
 	p := DeadPlan{}
 	for _, pod := range pods {
@@ -49,7 +49,8 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 	}
 	if len(p.Delete) == 0 {
 		p.Because = volume.Because{
-			Reason: volume.ReasonNothingToDo, Message: "node " + name + " is out of service, and no pod has to leave it",
+			Reason: volume.ReasonNothingToDo, Message: "node " + name + " is out of service, and no pod has to be deleted " +
+				"from it",
 		}
 		return p
 	}

@@ -74,10 +74,10 @@ func Lost(f LostFacts) LostPlan {
 			"the control plane itself runs on node "+f.Name+": it is not lost")}
 	case alive && f.Unfenceable:
 		return LostPlan{Refused: true, Because: volume.Say(volume.ReasonNodeReady, volume.User(),
-			"node "+f.Name+" is alive, and nothing here can take its kubelet's identity away: shut the machine down first")}
+			"node "+f.Name+" is alive, and its kubelet's identity cannot be revoked from here: shut the machine down first")}
 	case alive && !f.Force && !OutOfService(f.Node):
 		return LostPlan{Refused: true, Because: volume.Say(volume.ReasonNodeReady, volume.User(),
-			"node "+f.Name+" is alive, or was until less than a minute ago: wait until it is not Ready, or insist with --force")}
+			"node "+f.Name+" is alive, or was less than a minute ago: wait until it is not Ready, or use --force")}
 	case !f.Fenced && !f.Unfenceable:
 		return LostPlan{
 			Fence: true, Because: volume.Say(volume.ReasonNodeGone, volume.Actor{},
@@ -125,12 +125,13 @@ func (f LostFacts) waits(p LostPlan) volume.Because {
 		return volume.Say(volume.ReasonNodeGone, volume.Actor{}, "node "+f.Name+" is gone, and nothing waits for it")
 	case len(f.Pods) > 0:
 		return volume.Sayf(volume.ReasonNodeGone, volume.Actor{},
-			"%d pods of node %s are not gone yet: %s/%s", len(f.Pods), f.Name, f.Pods[0].Namespace, f.Pods[0].Name)
+			"pods of node %s that are not deleted yet: %d, the first is %s/%s", f.Name, len(f.Pods), f.Pods[0].Namespace,
+			f.Pods[0].Name)
 	case len(f.Attachments) > 0:
-		return volume.Sayf(volume.ReasonStillAttached, volume.Driver(f.Attachments[0].Spec.Attacher), "%d volumes are still "+
-			"attached to node %s; the first attachment is %s", len(f.Attachments), f.Name, f.Attachments[0].Name)
+		return volume.Sayf(volume.ReasonStillAttached, volume.Driver(f.Attachments[0].Spec.Attacher), "volumes still "+
+			"attached to node %s: %d, the first attachment is %s", f.Name, len(f.Attachments), f.Attachments[0].Name)
 	}
-	return volume.Say(volume.ReasonNodeGone, volume.Actor{}, "what is of node "+f.Name+" is let go")
+	return volume.Say(volume.ReasonNodeGone, volume.Actor{}, "the objects of node "+f.Name+" are being removed")
 }
 
 // made returns what the host has created: the volumes and snapshot contents that only this host had, and the volumes
@@ -188,9 +189,9 @@ func LostReport(f LostFacts) string {
 	lost, shared, contents := f.made()
 	list("Lost for good, because no other host has them:", append(described(lost), named(contents)...))
 	if len(f.Intents) > 0 {
-		list("Lost, too:", []string{"what its drivers had begun to make"})
+		list("Lost, too:", []string{"volumes that its drivers had begun to create"})
 	}
-	list("Left alone, because another host reaches them (give each its host: kubectl annotate pv NAME --overwrite "+
+	list("Kept, because another host reaches them (set the host of each: kubectl annotate pv NAME --overwrite "+
 		volume.AnnProvisionedOn+"=HOST):", described(shared))
 	var away []string
 	for _, a := range f.Attachments {
@@ -203,8 +204,8 @@ func LostReport(f LostFacts) string {
 	for _, p := range f.Pods {
 		pods = append(pods, "pod "+p.Namespace+"/"+p.Name)
 	}
-	list("Deleted; elsewhere they are mounted when they are created again:", pods)
-	out.WriteString("Its identity is revoked, so it cannot come back by itself. If the host still runs, what is\n" +
+	list("Deleted; they are mounted on another host when they are created again:", pods)
+	out.WriteString("Its identity is revoked, so it cannot rejoin on its own. If the host is still running, what is\n" +
 		"mounted there stays mounted and may be written to: make sure that it is off, or cut off from shared storage.\n")
 	return out.String()
 }

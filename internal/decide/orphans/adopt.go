@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Wish says how to adopt a volume.
-type Wish struct {
+// Request says how to adopt a volume.
+type Request struct {
 	Driver, Handle string
 	// Claim is the name of the claim to create; none is created if it is empty.
 	Claim types.NamespacedName
@@ -54,7 +54,7 @@ type Contents struct {
 // AdoptionFacts is what the decision to adopt one volume depends on.
 type AdoptionFacts struct {
 	Facts
-	Wish     Wish
+	Request  Request
 	Contents Contents
 	// Claim is the existing claim with the name, or nil.
 	Claim *corev1.PersistentVolumeClaim
@@ -77,9 +77,9 @@ type Adoption struct {
 // Adopt decides with which objects a volume is adopted.
 func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 	var a Adoption
-	i := slices.IndexFunc(f.First, func(e Entry) bool { return e.Handle == f.Wish.Handle })
+	i := slices.IndexFunc(f.First, func(e Entry) bool { return e.Handle == f.Request.Handle })
 	if i < 0 {
-		return a, refuse(volume.ReasonVolumeMissing, "driver "+f.Driver+" does not list volume "+Printable(f.Wish.Handle))
+		return a, refuse(volume.ReasonVolumeMissing, "driver "+f.Driver+" does not list volume "+Printable(f.Request.Handle))
 	}
 	e := f.First[i]
 	at := slices.IndexFunc(f.After, func(v *corev1.PersistentVolume) bool {
@@ -91,7 +91,7 @@ func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 	} else {
 		a, because = f.create(e)
 	}
-	if a.Object == nil || f.Wish.Claim.Name == "" {
+	if a.Object == nil || f.Request.Claim.Name == "" {
 		return a, because
 	}
 	if f.Claim == nil {
@@ -100,7 +100,7 @@ func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 	}
 	if f.Claim.Spec.VolumeName != a.Object.Name || f.Claim.DeletionTimestamp != nil {
 		return Adoption{}, refuse(volume.ReasonClaimMisbound,
-			"claim "+f.Wish.Claim.String()+" is there already, and not one of this volume: choose another name, or delete it")
+			"claim "+f.Request.Claim.String()+" already exists and is not for this volume: choose another name, or delete it")
 	}
 	return a, because
 }
@@ -111,9 +111,9 @@ func refuse(r volume.Reason, message string) volume.Because {
 
 // existing decides about a volume that has an object.
 func (f AdoptionFacts) existing(v *corev1.PersistentVolume) (Adoption, volume.Because) {
-	want, ref := f.Wish.Claim, v.Spec.ClaimRef
+	want, ref := f.Request.Claim, v.Spec.ClaimRef
 	done := volume.Because{
-		Reason: volume.ReasonNothingToDo, Message: "volume " + Printable(f.Wish.Handle) + " has its object pv/" + v.Name,
+		Reason: volume.ReasonNothingToDo, Message: "volume " + Printable(f.Request.Handle) + " has its object pv/" + v.Name,
 	}
 	switch {
 	case v.DeletionTimestamp != nil:
@@ -124,13 +124,13 @@ func (f AdoptionFacts) existing(v *corev1.PersistentVolume) (Adoption, volume.Be
 		return Adoption{Object: v}, done
 	case ref != nil:
 		return Adoption{}, refuse(volume.ReasonInUse,
-			fmt.Sprintf("pv/%s of this volume is for claim %s/%s: when that needs it no more, take claimRef out of the object",
+			fmt.Sprintf("pv/%s of this volume is for claim %s/%s: when that no longer needs it, remove claimRef from the object",
 				v.Name, ref.Namespace, ref.Name))
 	}
 	linked := v.DeepCopy()
 	linked.Spec.ClaimRef = refOf(want)
 	return Adoption{Link: linked, Object: linked},
-		volume.Because{Reason: volume.ReasonAdopted, Message: "pv/" + v.Name + " is given to claim " + want.String()}
+		volume.Because{Reason: volume.ReasonAdopted, Message: "pv/" + v.Name + " is bound to claim " + want.String()}
 }
 
 // create decides about a volume without an object.
@@ -140,9 +140,9 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	switch {
 	case i < 0:
 		return Adoption{}, refuse(volume.ReasonProvisioning,
-			"volume "+Printable(e.Handle)+" is being made or deleted: look again with 'volplane orphans'")
-	case p.Findings[i].Doubt && !f.Wish.Force:
-		return Adoption{}, refuse(p.Findings[i].Reason, p.Findings[i].Message+"; --force takes it in all the same")
+			"volume "+Printable(e.Handle)+" is being created or deleted: check again with 'volplane orphans'")
+	case p.Findings[i].Doubt && !f.Request.Force:
+		return Adoption{}, refuse(p.Findings[i].Reason, p.Findings[i].Message+"; use --force to adopt it anyway")
 	}
 	if problem := f.problem(e); problem != "" {
 		return Adoption{}, refuse(volume.ReasonVolumeMismatch, problem)
@@ -150,24 +150,24 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	v := f.object(e)
 	if slices.ContainsFunc(f.After, func(other *corev1.PersistentVolume) bool { return other.Name == v.Name }) {
 		return Adoption{}, refuse(volume.ReasonVolumeMismatch,
-			"there is a pv/"+v.Name+" of something else: choose another name with --name")
+			"there is already a pv/"+v.Name+" for another volume: choose another name with --name")
 	}
 	return Adoption{Create: v, Object: v}, volume.Because{
-		Reason: volume.ReasonAdopted, Message: "volume " + Printable(e.Handle) + " is taken in as pv/" + v.Name,
+		Reason: volume.ReasonAdopted, Message: "volume " + Printable(e.Handle) + " is adopted as pv/" + v.Name,
 	}
 }
 
-// problem returns what is missing in a Wish, or contradicts the facts; or "".
+// problem returns what is missing in a Request, or contradicts the facts; or "".
 func (f AdoptionFacts) problem(e Entry) string {
-	w := f.Wish
+	w := f.Request
 	switch {
 	case e.Bytes == 0 && w.Bytes == 0:
-		return "driver " + f.Driver + " does not tell the size of volume " + Printable(e.Handle) + ": give it with --size"
+		return "driver " + f.Driver + " does not report the size of volume " + Printable(e.Handle) + ": set it with --size"
 	case e.Bytes != 0 && w.Bytes != 0 && e.Bytes != w.Bytes:
-		return fmt.Sprintf("driver %s says that volume %s has %d bytes, not %d: leave --size out", f.Driver,
+		return fmt.Sprintf("driver %s says that volume %s has %d bytes, not %d: omit --size", f.Driver,
 			Printable(e.Handle), e.Bytes, w.Bytes)
 	case w.Mode == corev1.PersistentVolumeBlock && w.FSType != "":
-		return "a raw block volume has no filesystem: leave --fs-type out"
+		return "a raw block volume has no filesystem: omit --fs-type"
 	case f.Driver == volume.LocalDriver:
 		return f.localProblem()
 	}
@@ -176,7 +176,7 @@ func (f AdoptionFacts) problem(e Entry) string {
 
 // localProblem is problem for the bundled driver's volumes.
 func (f AdoptionFacts) localProblem() string {
-	w, name := f.Wish, Printable(f.Wish.Handle)
+	w, name := f.Request, Printable(f.Request.Handle)
 	odd := slices.IndexFunc(w.Modes, func(m corev1.PersistentVolumeAccessMode) bool {
 		return m == corev1.ReadWriteMany || m == corev1.ReadOnlyMany
 	})
@@ -186,11 +186,11 @@ func (f AdoptionFacts) localProblem() string {
 		return fmt.Sprintf("a volume of driver %s is on one node at a time, not %s: ask for ReadWriteOnce or "+
 			"ReadWriteOncePod", f.Driver, w.Modes[odd])
 	case f.Contents.Holds != "" && w.FSType != "" && w.FSType != f.Contents.Holds:
-		return fmt.Sprintf("volume %s holds %s, not %s: leave --fs-type out", name, f.Contents.Holds, w.FSType)
+		return fmt.Sprintf("volume %s holds %s, not %s: omit --fs-type", name, f.Contents.Holds, w.FSType)
 	case !f.Contents.Known && w.FSType == "" && w.Mode != corev1.PersistentVolumeBlock:
 		// One that only its writer can read would be formatted.
-		return "it cannot be seen from here what is on volume " + name +
-			": run this as root on the host of its pool, or say it with --fs-type or --volume-mode Block"
+		return "it is not known from here what is on volume " + name +
+			": run this as root on the host of its pool, or set --fs-type or --volume-mode Block"
 	case f.Contents.raw() && files:
 		return "volume " + name + " holds data and no filesystem: it is a raw block volume"
 	}
@@ -202,7 +202,7 @@ func (c Contents) raw() bool { return c.Known && !c.Blank && c.Holds == "" }
 
 // shape returns the volume mode and the filesystem's type.
 func (f AdoptionFacts) shape() (corev1.PersistentVolumeMode, string) {
-	w, c := f.Wish, f.Contents
+	w, c := f.Request, f.Contents
 	if w.Mode == corev1.PersistentVolumeBlock || c.raw() && f.Driver == volume.LocalDriver {
 		return corev1.PersistentVolumeBlock, ""
 	}
@@ -215,7 +215,7 @@ func (f AdoptionFacts) shape() (corev1.PersistentVolumeMode, string) {
 
 // object returns the PersistentVolume of a volume.
 func (f AdoptionFacts) object(e Entry) *corev1.PersistentVolume {
-	w := f.Wish
+	w := f.Request
 	modes := w.Modes
 	if len(modes) == 0 {
 		modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -260,8 +260,8 @@ func (f AdoptionFacts) object(e Entry) *corev1.PersistentVolume {
 // name returns the name of the PersistentVolume. The name with which the volume was created is only
 // the driver's word: it is used only if nothing else has it.
 func (f AdoptionFacts) name(e Entry) string {
-	if f.Wish.Name != "" {
-		return f.Wish.Name
+	if f.Request.Name != "" {
+		return f.Request.Name
 	}
 	made := f.nameOf(e)
 	taken := slices.ContainsFunc(f.After, func(v *corev1.PersistentVolume) bool { return v.Name == made })

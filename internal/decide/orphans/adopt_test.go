@@ -19,7 +19,7 @@ import (
 )
 
 func wanting(f orphans.Facts, change ...func(*orphans.AdoptionFacts)) orphans.AdoptionFacts {
-	a := orphans.AdoptionFacts{Facts: f, Wish: orphans.Wish{Driver: f.Driver, Handle: "h"}}
+	a := orphans.AdoptionFacts{Facts: f, Request: orphans.Request{Driver: f.Driver, Handle: "h"}}
 	for _, c := range change {
 		c(&a)
 	}
@@ -27,7 +27,7 @@ func wanting(f orphans.Facts, change ...func(*orphans.AdoptionFacts)) orphans.Ad
 }
 
 func claimed(a *orphans.AdoptionFacts) {
-	a.Wish.Claim = types.NamespacedName{Namespace: "ns", Name: "c"}
+	a.Request.Claim = types.NamespacedName{Namespace: "ns", Name: "c"}
 }
 
 type adoptRow struct {
@@ -68,8 +68,8 @@ func described(t *testing.T, a orphans.Adoption) string {
 	return out.String()
 }
 
-func wish(change func(*orphans.Wish)) func(*orphans.AdoptionFacts) {
-	return func(a *orphans.AdoptionFacts) { change(&a.Wish) }
+func asking(change func(*orphans.Request)) func(*orphans.AdoptionFacts) {
+	return func(a *orphans.AdoptionFacts) { change(&a.Request) }
 }
 
 func contents(c orphans.Contents) func(*orphans.AdoptionFacts) {
@@ -101,37 +101,38 @@ func adoptRows() []adoptRow {
 		{"not there", wanting(at(nil, entry("other")))},
 		{"as it is", wanting(at(nil, full))},
 		{"with a claim", wanting(at(nil, full), claimed)},
-		{"with all flags", wanting(at(nil, full), claimed, wish(func(w *orphans.Wish) {
+		{"with all flags", wanting(at(nil, full), claimed, asking(func(w *orphans.Request) {
 			class := "fast"
 			w.Name, w.Modes, w.FSType, w.Class = "mine",
 				[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany}, "xfs", &class
 			w.Attributes = map[string]string{"server": "new"}
 		}))},
 		{"attributes of nothing", wanting(at(nil, entry("h")),
-			wish(func(w *orphans.Wish) { w.Attributes = map[string]string{"a": "b"} }))},
-		{"a raw one", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Mode = block }))},
+			asking(func(w *orphans.Request) { w.Attributes = map[string]string{"a": "b"} }))},
+		{"a raw one", wanting(at(nil, entry("h")), asking(func(w *orphans.Request) { w.Mode = block }))},
 		{"a raw one with a filesystem", wanting(at(nil, entry("h")),
-			wish(func(w *orphans.Wish) { w.Mode, w.FSType = block, "ext4" }))},
+			asking(func(w *orphans.Request) { w.Mode, w.FSType = block, "ext4" }))},
 		{"no size", wanting(at(nil, nameless))},
-		{"a given size", wanting(at(nil, nameless), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
-		{"the size that the driver says", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Bytes = 1 << 30 }))},
+		{"a given size", wanting(at(nil, nameless), asking(func(w *orphans.Request) { w.Bytes = 5 }))},
+		{"the size that the driver says", wanting(at(nil, entry("h")),
+			asking(func(w *orphans.Request) { w.Bytes = 1 << 30 }))},
 		{"raw data of another driver are its own matter, and so is the default class", wanting(at(nil, entry("h")),
 			contents(orphans.Contents{Known: true}))},
-		{"another size", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
+		{"another size", wanting(at(nil, entry("h")), asking(func(w *orphans.Request) { w.Bytes = 5 }))},
 		{"the name it was made as", wanting(at(nil, named))},
 		{"a name that is taken", wanting(at(objects{object("a", "x")}, named))},
 		{"a wanted name that is taken", wanting(at(objects{object("a", "x")}, entry("h")),
-			wish(func(w *orphans.Wish) { w.Name = "a" }))},
+			asking(func(w *orphans.Request) { w.Name = "a" }))},
 		{"a hostile name", wanting(at(nil, hostile))},
 		{"another cluster's", wanting(at(nil, used))},
 		{"what another volume is does not matter", wanting(at(nil, elsewhere, entry("h")))},
-		{"another cluster's, by force", wanting(at(nil, used), wish(func(w *orphans.Wish) { w.Force = true }))},
+		{"another cluster's, by force", wanting(at(nil, used), asking(func(w *orphans.Request) { w.Force = true }))},
 		{"being made", wanting(with(at(nil, named), func(f *orphans.Facts) {
 			f.Intents = append(f.Intents, intent(driver, "a"))
 		}))},
 		{"being made, by force", wanting(with(at(nil, named), func(f *orphans.Facts) {
 			f.Intents = append(f.Intents, intent(driver, "a"))
-		}), wish(func(w *orphans.Wish) { w.Force = true }))},
+		}), asking(func(w *orphans.Request) { w.Force = true }))},
 		{"being deleted", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Second = nil }))},
 	}
 }
@@ -160,11 +161,11 @@ func againRows() []adoptRow {
 		{"all done", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, claim("a"))},
 		{"released", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")), claimed)},
 		{"another claim's", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed,
-			wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
+			asking(func(w *orphans.Request) { w.Claim.Name = "d" }))},
 		{"another namespace's", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed,
-			wish(func(w *orphans.Wish) { w.Claim.Namespace = "other" }))},
+			asking(func(w *orphans.Request) { w.Claim.Namespace = "other" }))},
 		{"another claim's, by name alone", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed,
-			wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
+			asking(func(w *orphans.Request) { w.Claim.Name = "d" }))},
 		{"released, and its claim was made anew", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")),
 			claimed, claim("a"))},
 		{
@@ -194,27 +195,27 @@ func bundledRows() []adoptRow {
 		{"bundled, ext4", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}), claimed)},
 		{"bundled, xfs", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Holds: "xfs"}))},
 		{"bundled, no class wanted", wanting(local(at(nil, entry("h"))),
-			contents(orphans.Contents{Known: true, Holds: "xfs"}), wish(func(w *orphans.Wish) { w.Class = new(string) }))},
+			contents(orphans.Contents{Known: true, Holds: "xfs"}), asking(func(w *orphans.Request) { w.Class = new(string) }))},
 		{"bundled, blank", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}))},
 		{"bundled, raw", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}))},
 		{"bundled, raw is no filesystem", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}),
-			wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeFilesystem }))},
+			asking(func(w *orphans.Request) { w.Mode = corev1.PersistentVolumeFilesystem }))},
 		{"bundled, raw is no ext4", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}),
-			wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
+			asking(func(w *orphans.Request) { w.FSType = "ext4" }))},
 		{"bundled, nobody can look", wanting(local(at(nil, entry("h"))))},
 		{"bundled, nobody can look, and it is said", wanting(local(at(nil, entry("h"))),
-			wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
+			asking(func(w *orphans.Request) { w.FSType = "xfs" }))},
 		{"bundled, ext4 is not xfs", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}),
-			wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
+			asking(func(w *orphans.Request) { w.FSType = "xfs" }))},
 		{"bundled, ext4 is ext4", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}),
-			wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
+			asking(func(w *orphans.Request) { w.FSType = "ext4" }))},
 		{"bundled, nobody can look, and it is said to be raw", wanting(local(at(nil, entry("h"))),
-			wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeBlock }))},
+			asking(func(w *orphans.Request) { w.Mode = corev1.PersistentVolumeBlock }))},
 		{"bundled, read on many nodes", wanting(local(at(nil, entry("h"))),
 			contents(orphans.Contents{Known: true, Blank: true}),
-			wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany} }))},
+			asking(func(w *orphans.Request) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany} }))},
 		{"bundled, on many nodes", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}),
-			wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }))},
+			asking(func(w *orphans.Request) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }))},
 	}
 }
 
@@ -259,7 +260,7 @@ func drawn(t *rapid.T) (orphans.Facts, map[string]bool) {
 }
 
 func settles(t *rapid.T, f orphans.Facts, handle string) {
-	a := orphans.AdoptionFacts{Facts: f, Wish: orphans.Wish{Driver: driver, Handle: handle, Force: true}}
+	a := orphans.AdoptionFacts{Facts: f, Request: orphans.Request{Driver: driver, Handle: handle, Force: true}}
 	claimed(&a)
 	first, because := orphans.Adopt(a)
 	if first.Create == nil || first.Claim == nil {

@@ -44,7 +44,7 @@ func Find(f Facts) Plan {
 		}
 		seen[e.Handle] = true
 		if slices.ContainsFunc(making, func(name string) bool { return f.madeAs(e, name) }) {
-			p.Making++
+			p.Creating++
 			continue
 		}
 		p.Findings = append(p.Findings, f.orphan(e, unknown))
@@ -136,14 +136,16 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 		out.Reason, out.Message = volume.ReasonNotMine, name+" is part of a Pod, as its handle says"
 	case stranger >= 0:
 		out.Reason, out.Next = volume.ReasonInUse, volume.User()
-		out.Message = fmt.Sprintf("%s is in use on node %s, which is none of this cluster: it belongs to another one", name,
+		out.Message = fmt.Sprintf("%s is in use on node %s, which is not part of this cluster: it belongs to another one",
+			name,
 			Printable(e.Nodes[stranger]))
 	case f.Hidden:
 		out.Reason, out.Next = volume.ReasonProvisioning, volume.User()
-		out.Message = name + " may be one that is being made: you may not list the ConfigMaps that say what is"
+		out.Message = name + " may be one that is being created: you may not list the ConfigMaps that record this"
 	case unknown:
 		out.Reason, out.Next = volume.ReasonProvisioning, volume.Driver(f.Driver)
-		out.Message = name + " has no object, and may be one that is being made: look again when no claim waits for driver " +
+		out.Message = name + " has no object, and may be one that is being created: try again when no claim waits for " +
+			"driver " +
 			f.Driver
 	default:
 		out.Doubt, out.Reason, out.Next = false, volume.ReasonOrphaned, volume.User()
@@ -307,7 +309,7 @@ type Finding struct {
 // Plan is the result for one driver.
 type Plan struct {
 	Findings []Finding
-	// Making is the number of volumes that are being created. Elsewhere is the number of objects
+	// Creating is the number of volumes that are being created. Elsewhere is the number of objects
 	// whose volume is in a segment that this driver cannot reach.
-	Making, Elsewhere int
+	Creating, Elsewhere int
 }

@@ -78,7 +78,7 @@ func TestFind(t *testing.T) {
 	var out strings.Builder
 	for _, c := range slices.Concat(volumeRows(), makingRows(), objectRows()) {
 		p := orphans.Find(c.facts)
-		fmt.Fprintf(&out, "%s: making %d, elsewhere %d\n", c.argues, p.Making, p.Elsewhere)
+		fmt.Fprintf(&out, "%s: making %d, elsewhere %d\n", c.argues, p.Creating, p.Elsewhere)
 		for _, f := range p.Findings {
 			text, err := json.Marshal(f)
 			if err != nil {

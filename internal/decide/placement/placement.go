@@ -145,10 +145,10 @@ func unready(c Claim) *Plan {
 	switch {
 	case c.Object == nil && c.Ephemeral:
 		p = waits(volume.ReasonClaimMissing, volume.Controller("ephemeral"),
-			fmt.Sprintf("persistentvolumeclaim %q is being made for this pod", c.Name))
+			fmt.Sprintf("persistentvolumeclaim %q is being created for this pod", c.Name))
 	case c.Stranger:
 		p = waits(volume.ReasonClaimMisbound, volume.User(),
-			fmt.Sprintf("persistentvolumeclaim %q was not made for this pod", c.Name))
+			fmt.Sprintf("persistentvolumeclaim %q was not created for this pod", c.Name))
 	case c.Object == nil:
 		p = waits(volume.ReasonClaimMissing, volume.User(), fmt.Sprintf("persistentvolumeclaim %q not found", c.Name))
 	case c.Object.DeletionTimestamp != nil:
@@ -368,7 +368,7 @@ func Unplaced(c Claim, nodes []Node) Plan {
 	return Plan{
 		Node: name, Select: []*corev1.PersistentVolumeClaim{selected(c.Object, name)},
 		Because: volume.Say(volume.ReasonProvisioning, volume.Controller("provisioner"),
-			"the volume of claim "+c.Name+" is to be made on node "+name),
+			"the volume of claim "+c.Name+" is to be created on node "+name),
 	}
 }
 

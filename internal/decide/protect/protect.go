@@ -33,7 +33,7 @@ func protect[T object[T]](o T, name, finalizer string, used func() volume.Becaus
 	case o.GetDeletionTimestamp() == nil:
 		return none, volume.Say(volume.ReasonNothingToDo, volume.Actor{}, name+" is not being deleted")
 	case !protected:
-		return none, volume.Say(volume.ReasonNothingToDo, volume.Actor{}, name+" is not protected any more")
+		return none, volume.Say(volume.ReasonNothingToDo, volume.Actor{}, name+" is no longer protected")
 	}
 	if b := used(); b.Reason != "" {
 		return none, b
@@ -74,7 +74,7 @@ func AttributesClass(
 			b = volume.Say(volume.ReasonInUse, volume.User(), name+" is named by volume "+volumes[0].Name)
 		}
 		return b
-	}, "is not named any more")
+	}, "is no longer named")
 }
 
 // Volume returns the volume to write, or nil. A volume without the finalizer gets it. A volume that

@@ -97,8 +97,9 @@ func After(in *Intent, c Creation) Verdict {
 		return afterVolume(in, c.Volume, c.TakenBy)
 	}
 	v := Verdict{
-		Because: c.Because(volume.ReasonProvisioningFailed, volume.Driver(in.Driver), in.caller()+" made no volume: "+c.Text),
-		Warn:    true, Pause: true, Problem: c.Text,
+		Because: c.Because(volume.ReasonProvisioningFailed, volume.Driver(in.Driver), in.caller()+" did not create a "+
+			"volume: "+c.Text),
+		Warn: true, Pause: true, Problem: c.Text,
 	}
 	switch {
 	case c.Outcome == volume.Unknown: // Await
@@ -142,19 +143,20 @@ func afterVolume(in *Intent, a Answer, takenBy string) Verdict {
 	case takenBy != "":
 		// The driver may have created the right volume, too, which only another call tells.
 		return refuse(in, Doubt,
-			fmt.Sprintf("driver %s answered with the id of volume %s, which exists already", in.Driver, takenBy))
+			fmt.Sprintf("driver %s answered with the id of volume %s, which already exists", in.Driver, takenBy))
 	case in.isForeign(a):
 		return refuse(in, Resolve, fmt.Sprintf("driver %s answered with a volume that is accessible from %s only, and may "+
 			"be that of another node: %s was required", in.Driver, listed(a.Segments), listed(in.Requisite)))
 	case a.Bytes > 0 && a.Bytes < in.Bytes:
 		return refuse(in, Remove,
-			fmt.Sprintf("driver %s made a volume of %d bytes, %d were requested", in.Driver, a.Bytes, in.Bytes))
+			fmt.Sprintf("driver %s created a volume of %d bytes, %d were requested", in.Driver, a.Bytes, in.Bytes))
 	case in.Source != "" && a.Source != in.Source:
-		return refuse(in, Remove, "driver "+in.Driver+" made an empty volume instead of a copy")
+		return refuse(in, Remove, "driver "+in.Driver+" created an empty volume instead of a copy")
 	case in.Snapshot != "" && a.Snapshot != in.Snapshot:
-		return refuse(in, Remove, "driver "+in.Driver+" made an empty volume instead of restoring the snapshot")
+		return refuse(in, Remove, "driver "+in.Driver+" created an empty volume instead of restoring the snapshot")
 	case !topology.Meets(a.Segments, in.Requisite):
-		return refuse(in, Remove, fmt.Sprintf("driver %s made a volume that is accessible from %s only, and %s was required",
+		return refuse(in, Remove, fmt.Sprintf("driver %s created a volume that is accessible from %s only, and %s was "+
+			"required",
 			in.Driver, listed(a.Segments), listed(in.Requisite)))
 	}
 	return Verdict{Next: Save}
@@ -215,7 +217,7 @@ func AfterSave(in *Intent, a Answer, s Saving) Verdict {
 	csi := s.Object.Spec.CSI
 	switch {
 	case in.isElsewhere(s.Object) && !IsSame(in, a, s.Object):
-		return refuse(in, Remove, "another node has made the volume of the claim")
+		return refuse(in, Remove, "another node has created the volume of the claim")
 	case csi == nil || csi.Driver != in.Driver || csi.VolumeHandle != a.Handle:
 		return refuse(in, Remove, "another volume object has the name "+in.Name)
 	case !Owns(in.Claim.UID, s.Object):
@@ -232,7 +234,7 @@ func afterRefusal(in *Intent, a Answer, s Saving) Verdict {
 	// A host may make objects for claims that exist only. The intent stays until the volume has an object.
 	return Verdict{
 		Because: in.failed(volume.User(), fmt.Sprintf("the volume is to be retained, its claim is gone, and the object is "+
-			"refused: %v: give it an object with: volplane adopt %s %s", s.Err, in.Driver, a.Handle)),
+			"refused: %v: create an object for it with: volplane adopt %s %s", s.Err, in.Driver, a.Handle)),
 		Warn: true, Pause: true, Problem: s.Err.Error(),
 	}
 }
@@ -259,14 +261,14 @@ func AfterRemove(in *Intent, problem string, a volume.Answer) Verdict {
 		return Verdict{Next: Resolve, Pause: true, Problem: problem}
 	}
 	return Verdict{Next: Resolve, Because: volume.Because{
-		Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which no claim needs any more, is deleted",
+		Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which no claim needs any longer, is deleted",
 	}}
 }
 
 // notRemoved returns the decision about a volume that must be deleted and may still exist.
 func notRemoved(in *Intent, a volume.Answer) Verdict {
 	return Verdict{Warn: true, Problem: a.Text, Because: a.Because(volume.ReasonProvisioningCleanupFailed,
-		volume.Driver(in.Driver), "what driver "+in.Driver+" made as volume "+in.Name+" is not deleted yet: "+a.Told())}
+		volume.Driver(in.Driver), "what driver "+in.Driver+" created as volume "+in.Name+" is not deleted yet: "+a.Told())}
 }
 
 // AfterSourceGone decides about an intent whose source of data is being deleted before CreateVolume
@@ -281,13 +283,13 @@ func AfterSourceGone(p Plan, problem string) Verdict {
 
 // SecretUnread explains why CreateVolume is not called.
 func SecretUnread(in *Intent, cause string) volume.Because {
-	return in.failed(volume.User(), "no volume is asked for: "+cause)
+	return in.failed(volume.User(), "no volume is requested: "+cause)
 }
 
 // Slow returns the event for a call of CreateVolume that takes long.
 func Slow(in *Intent) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonProvisioning, Message: "driver " + in.Driver + " is making volume " + in.Name,
+		Reason: volume.ReasonProvisioning, Message: "driver " + in.Driver + " is creating volume " + in.Name,
 	}
 }
 

@@ -56,8 +56,8 @@ type ClaimFacts struct {
 	Options Options
 	// BlockDriver says whether what the driver's volumes are on a node is certainly a block device.
 	BlockDriver bool
-	// Ours says whether this process can call the driver for this claim.
-	Ours bool
+	// Reachable says whether this process can call the driver for this claim.
+	Reachable bool
 	// Scope says for which claims and volumes of the driver it does so.
 	Scope volume.Scope
 	// Contest has the facts for a claim that the provisioners of several nodes compete for; nil if it is no such claim.
@@ -122,14 +122,15 @@ func Claim(f ClaimFacts) Plan {
 	case c.Spec.VolumeName != "" || f.Saved != nil:
 		return because(Nothing, volume.ReasonBound, volume.Actor{}, "claim "+c.Name+" has its volume")
 	case driver == "":
-		return because(Nothing, volume.ReasonNotMine, volume.Controller("binder"), "claim "+c.Name+" asks no provisioner yet")
+		return because(Nothing, volume.ReasonNotMine, volume.Controller("binder"), "claim "+c.Name+" does not ask a "+
+			"provisioner yet")
 	case f.Contest != nil:
 		return f.compete()
-	case !f.Ours:
+	case !f.Reachable:
 		return because(Nothing, volume.ReasonDriverMissing, volume.Driver(driver), "driver "+driver+" has not registered")
 	case f.Lacks != "":
 		return fault(volume.User(), "driver "+driver+
-			" has registered, but makes no volumes: it does not have the capability "+f.Lacks)
+			" has registered, but does not create volumes: it does not have the capability "+f.Lacks)
 	}
 	return ask(f, driver)
 }
@@ -146,7 +147,7 @@ func ask(f ClaimFacts, driver string) Plan {
 			", whose place driver "+driver+" has taken, and is not translated here: the claim needs a class of "+driver)
 	case f.Class.Provisioner != driver:
 		return because(Nothing, volume.ReasonNotMine, volume.Controller("binder"),
-			"class "+f.Class.Name+" has another provisioner now")
+			"class "+f.Class.Name+" now has another provisioner")
 	case bind.BindsLate(f.Class) && volume.SelectedNode(c.Annotations) == "":
 		return because(Nothing, volume.ReasonWaitForFirstConsumer, volume.Controller("placement"),
 			"claim "+c.Name+" waits for a node")
@@ -155,7 +156,7 @@ func ask(f ClaimFacts, driver string) Plan {
 	case isPopulated(c):
 		return populating(c)
 	case f.Taken != nil:
-		return fault(volume.User(), "volume object "+f.Taken.Name+" exists, and is not one of this claim")
+		return fault(volume.User(), "volume object "+f.Taken.Name+" exists, and is not for this claim")
 	}
 	return request(f)
 }
@@ -180,7 +181,7 @@ func reopen(old *Intent, p Plan) Plan {
 		return p
 	}
 	p = because(Undo, volume.ReasonDeleting, volume.Driver(old.Driver),
-		"volume "+old.Name+" may have been made, and something else is wanted now")
+		"volume "+old.Name+" may have been created, and the request has changed since")
 	p.Intent = old
 	return p
 }
@@ -191,29 +192,29 @@ func resolve(f ClaimFacts) Plan {
 	p, settled := settle(f)
 	switch {
 	case settled:
-	case !f.Ours:
+	case !f.Reachable:
 		p = because(Nothing, volume.ReasonDriverMissing, volume.Driver(in.Driver),
-			"driver "+in.Driver+" has not registered, and may have made a volume")
+			"driver "+in.Driver+" has not registered, and may have created a volume")
 	case f.Lacks != "":
 		p = fault(volume.Driver(in.Driver), "driver "+in.Driver+" does not have the capability "+f.Lacks+
-			" any more, and may have made volume "+in.Name)
+			" any more, and may have created volume "+in.Name)
 	case in.isElsewhere(f.Saved):
 		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
-			"volume "+in.Name+" may have been made on node "+in.Node+
-				", and the claim has one of node "+MadeOn(f.Saved))
+			"volume "+in.Name+" may have been created on node "+in.Node+
+				", and the claim has one on node "+MadeOn(f.Saved))
 	case f.left():
 		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
-			"volume "+in.Name+" may have been made on node "+in.Node+", and is wanted on another node now")
+			"volume "+in.Name+" may have been created on node "+in.Node+", and is now needed on another node")
 	case !f.unwanted():
-		p = because(Create, volume.ReasonProvisioning, volume.Driver(in.Driver), "volume "+in.Name+" is being made")
+		p = because(Create, volume.ReasonProvisioning, volume.Driver(in.Driver), "volume "+in.Name+" is being created")
 	case in.Reclaim != corev1.PersistentVolumeReclaimDelete:
 		// The volume may exist with data that must be retained, and its object may have been
 		// deleted. CreateVolume returns it, and it gets an object again.
 		p = because(Create, volume.ReasonProvisioning, volume.Driver(in.Driver),
-			"volume "+in.Name+" may have been made, and is to be retained")
+			"volume "+in.Name+" may have been created, and is to be retained")
 	default:
 		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
-			"volume "+in.Name+" may have been made, and is not wanted any more")
+			"volume "+in.Name+" may have been created, and is no longer needed")
 	}
 	p.Intent = in
 	return p
@@ -360,7 +361,7 @@ func (f ClaimFacts) reselected(why string) Plan {
 	if volume.SelectedNode(f.Claim.Annotations) == "" {
 		return fault(volume.User(), why)
 	}
-	p := fault(volume.Controller("placement"), "node "+f.Here.Name+" cannot make it: "+why)
+	p := fault(volume.Controller("placement"), "node "+f.Here.Name+" cannot create it: "+why)
 	p.Reschedule = true
 	return p
 }

@@ -94,7 +94,7 @@ func (f ClaimFacts) places() topology.Facts {
 	return t
 }
 
-// VolumeFactsOf gathers the facts about a volume. The caller adds Ours and Lacks.
+// VolumeFactsOf gathers the facts about a volume. The caller adds Reachable and Lacks.
 func VolumeFactsOf(view cluster.View, v *corev1.PersistentVolume) VolumeFacts {
 	f := VolumeFacts{Volume: v}
 	if r := v.Spec.ClaimRef; r != nil {

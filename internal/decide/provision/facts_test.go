@@ -111,7 +111,7 @@ func TestPlacesOf(t *testing.T) {
 // TestPartial: what needs the driver's word is taken for granted, what does not is not.
 func TestPartial(t *testing.T) {
 	gold := func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = ptr.To("gold") }
-	f := ClaimFacts{Claim: claim(clones, gold), Class: class(nil), Ours: true, Topology: true, Partial: true}
+	f := ClaimFacts{Claim: claim(clones, gold), Class: class(nil), Reachable: true, Topology: true, Partial: true}
 	f.Driver = f.Class.Provisioner
 	if p := Claim(f); p.Step != Record || p.Fault {
 		t.Errorf("%+v", p)

@@ -147,9 +147,9 @@ func Protected(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 // Copied explains why the finalizer keeps a claim that is being deleted. open are the intents that
 // are known, perhaps none.
 func Copied(c *corev1.PersistentVolumeClaim, open []*Intent) volume.Because {
-	b := volume.Say(volume.ReasonInUse, volume.Controller("provisioner"), "it stays until no copy of it is being made")
+	b := volume.Say(volume.ReasonInUse, volume.Controller("provisioner"), "it stays until no copy of it is being created")
 	if i := slices.IndexFunc(open, func(in *Intent) bool { return in.Copies(c) }); i >= 0 {
-		b.Message, b.Next = "volume "+open[i].Name+" is being made as a copy of it", volume.Driver(open[i].Driver)
+		b.Message, b.Next = "volume "+open[i].Name+" is being created as a copy of it", volume.Driver(open[i].Driver)
 	}
 	return b
 }

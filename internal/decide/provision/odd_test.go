@@ -57,23 +57,24 @@ func wholeClaims() []claimCase {
 		return class(parameters)
 	}
 	return []claimCase{
-		{"what its class says of the volume is recorded as well", ClaimFacts{Claim: claim(raw), Class: full, Ours: true}},
-		{"a mode may be given that is the usual one", ClaimFacts{Claim: claim(files), Class: full, Ours: true}},
+		{"what its class says of the volume is recorded as well", ClaimFacts{Claim: claim(raw), Class: full,
+			Reachable: true}},
+		{"a mode may be given that is the usual one", ClaimFacts{Claim: claim(files), Class: full, Reachable: true}},
 		{"a late claim with its node is made for that node's place", ClaimFacts{
-			Claim: claim(on), Class: late, Ours: true, Topology: true, Places: zoned(),
+			Claim: claim(on), Class: late, Reachable: true, Topology: true, Places: zoned(),
 		}},
-		{"more than a driver can count is a mistake", ClaimFacts{Claim: claim(huge), Class: class(nil), Ours: true}},
+		{"more than a driver can count is a mistake", ClaimFacts{Claim: claim(huge), Class: class(nil), Reachable: true}},
 		{"the namespace of a secret without its name is a mistake", ClaimFacts{
-			Claim: claim(), Class: secret("namespace", "x"), Ours: true,
+			Claim: claim(), Class: secret("namespace", "x"), Reachable: true,
 		}},
 		{"its namespace may not be of the claim's user's choice", ClaimFacts{
-			Claim: claim(), Class: secret("name", "s", "namespace", "${pvc.name}"), Ours: true,
+			Claim: claim(), Class: secret("name", "s", "namespace", "${pvc.name}"), Reachable: true,
 		}},
 		{"a token without braces is a mistake", ClaimFacts{
-			Claim: claim(), Class: secret("name", "$pvc.name}", "namespace", "x"), Ours: true,
+			Claim: claim(), Class: secret("name", "$pvc.name}", "namespace", "x"), Reachable: true,
 		}},
 		{"and one that does not end", ClaimFacts{
-			Claim: claim(), Class: secret("name", "${pvc.name", "namespace", "x"), Ours: true,
+			Claim: claim(), Class: secret("name", "${pvc.name", "namespace", "x"), Reachable: true,
 		}},
 	}
 }
@@ -84,19 +85,20 @@ func halfDone() []claimCase {
 	hadOther := func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Annotations[volume.AnnBindCompleted] = "other", "yes"
 	}
-	in, asked := intent(), Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Ours: true}).Intent
+	in, asked := intent(), Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Reachable: true}).Intent
 	asked.Claim.ResourceVersion, asked.Begun = "1", metav1.NewTime(time.Unix(1, 0).UTC())
 	return []claimCase{
 		{"a claim whose volume is saved needs nothing more", ClaimFacts{
-			Claim: claim(), Class: class(nil), Ours: true, Saved: saved("u1"),
+			Claim: claim(), Class: class(nil), Reachable: true, Saved: saved("u1"),
 		}},
 		{"the volume object of another claim ends nothing", ClaimFacts{
-			Claim: claim(), Intent: in, Ours: true, Saved: saved("u2"),
+			Claim: claim(), Intent: in, Reachable: true, Saved: saved("u2"),
 		}},
-		{"a claim that is being bound to the volume still wants it", ClaimFacts{Claim: claim(named), Intent: in, Ours: true}},
-		{"a claim that has another volume does not", ClaimFacts{Claim: claim(hadOther), Intent: in, Ours: true}},
+		{"a claim that is being bound to the volume still wants it", ClaimFacts{Claim: claim(named), Intent: in,
+			Reachable: true}},
+		{"a claim that has another volume does not", ClaimFacts{Claim: claim(hadOther), Intent: in, Reachable: true}},
 		{"the same question is asked again as it was, whenever that began", ClaimFacts{
-			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true,
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Reachable: true,
 		}},
 	}
 }
@@ -170,7 +172,7 @@ func TestKindsOfSources(t *testing.T) {
 	} {
 		asks := claim(func(w *corev1.PersistentVolumeClaim) { w.Spec.DataSource, w.Spec.DataSourceRef = c.source, c.ref })
 		fmt.Fprintf(&out, "# %s\n%s", c.argues,
-			planText(t, Claim(ClaimFacts{Claim: asks, Class: class(nil), Driver: driver, Ours: true, Source: both})))
+			planText(t, Claim(ClaimFacts{Claim: asks, Class: class(nil), Driver: driver, Reachable: true, Source: both})))
 	}
 	golden.Equal(t, "testdata/kinds.txt", out.String())
 }

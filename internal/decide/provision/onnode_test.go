@@ -154,7 +154,7 @@ func TestMadeElsewhere(t *testing.T) {
 		v    *corev1.PersistentVolume
 		want Step
 	}{"theirs": {theirs, Undo}, "ours": {ours, Finish}} {
-		f := ClaimFacts{Claim: claim(had), Intent: in, Ours: true, Scope: volume.Scope{Node: "n1"}, Saved: c.v}
+		f := ClaimFacts{Claim: claim(had), Intent: in, Reachable: true, Scope: volume.Scope{Node: "n1"}, Saved: c.v}
 		if p := Claim(f); p.Step != c.want {
 			t.Errorf("%s: %+v", name, p)
 		}

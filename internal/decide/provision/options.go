@@ -74,7 +74,7 @@ func IsObjectOf(in *Intent, v *corev1.PersistentVolume) bool {
 
 // NameHeld explains why nothing is asked for while the volume of another claim is being made with the same name.
 func NameHeld(in *Intent) volume.Because {
-	return in.failed(volume.User(), "volume "+in.Name+" is being made for another claim whose volume has the same name")
+	return in.failed(volume.User(), "volume "+in.Name+" is being created for another claim whose volume has the same name")
 }
 
 // checkName returns an error if no volume object can have the name.

@@ -37,9 +37,9 @@ func (o Origin) Elsewhere(claim string, n *corev1.Node) string {
 	case !o.Only, o.Has(n):
 		return ""
 	case o.Node == "":
-		return "the volume of claim " + claim + " is made of " + o.Source + ", which is not there"
+		return "the volume of claim " + claim + " is created from " + o.Source + ", which does not exist"
 	}
-	return "the volume of claim " + claim + " is made of " + o.Source + ", which is on node " + o.Node
+	return "the volume of claim " + claim + " is created from " + o.Source + ", which is on node " + o.Node
 }
 
 // Origin returns where the source of a claim's data is at a driver, as far as that is known. local says that each node

@@ -73,7 +73,7 @@ func TestWhatIsCertain(t *testing.T) {
 		{"but not if volplane selects", clones, cloneOf("n2", nil), true, false, true},
 	} {
 		f := ClaimFacts{
-			Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source, Here: hereOn(),
+			Claim: claim(c.claim), Class: class(nil), Driver: driver, Reachable: true, Source: c.source, Here: hereOn(),
 			Local: c.local, Scheduled: c.scheduled,
 		}
 		f.Claim.Annotations[volume.AnnSelectedNode] = "n1"
@@ -90,10 +90,10 @@ func TestWhatIsCertain(t *testing.T) {
 func TestDataOfNoNode(t *testing.T) {
 	for node, want := range map[string]string{
 		"n1": "",
-		"n9": "no allowed topology has the data of which the volume is to be made",
+		"n9": "no allowed topology has the data from which the volume is to be created",
 	} {
 		f := ClaimFacts{
-			Claim: claim(restores), Class: class(nil), Driver: driver, Ours: true, Source: shotIn(node), Topology: true,
+			Claim: claim(restores), Class: class(nil), Driver: driver, Reachable: true, Source: shotIn(node), Topology: true,
 			Places: topology.Facts{
 				Driver: driver, Nodes: map[string]*corev1.Node{"n1": hereOn(), "n2": {
 					ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{"node": "n2"}},
@@ -148,7 +148,7 @@ func TestOrigins(t *testing.T) {
 		{"an empty volume", unchanged, Source{}, "n1", hereOn()},
 	} {
 		f := ClaimFacts{
-			Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source, Here: c.at,
+			Claim: claim(c.claim), Class: class(nil), Driver: driver, Reachable: true, Source: c.source, Here: c.at,
 			Local: true, Scope: volume.Scope{Node: "n1"},
 		}
 		if c.node != "" {

@@ -85,7 +85,7 @@ func saved(uid types.UID) *corev1.PersistentVolume {
 
 // ours are the facts of a claim of a class whose driver is here.
 func ours(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) ClaimFacts {
-	return ClaimFacts{Claim: c, Class: class, Ours: true}
+	return ClaimFacts{Claim: c, Class: class, Reachable: true}
 }
 
 func TestClaims(t *testing.T) {
@@ -113,15 +113,15 @@ func newClaims() []claimCase {
 		{"a claim that asks nobody is the binder's", ours(claim(unasked), class(nil))},
 		{"a driver that is not here cannot be asked", ClaimFacts{Claim: claim(), Class: class(nil)}},
 		{"a driver that makes no volumes is named with what it lacks", ClaimFacts{
-			Claim: claim(), Class: class(nil), Ours: true, Lacks: "CREATE_DELETE_VOLUME",
+			Claim: claim(), Class: class(nil), Reachable: true, Lacks: "CREATE_DELETE_VOLUME",
 		}},
 		{"the older spelling of the request is one too", ours(claim(older), class(nil))},
 		{"a request within the process is one too", ClaimFacts{
-			Claim: claim(unasked), Class: class(nil), Driver: driver, Ours: true,
+			Claim: claim(unasked), Class: class(nil), Driver: driver, Reachable: true,
 		}},
 		{"a claim that is going is left alone", ours(claim(deleting), class(nil))},
 		{"a bound claim needs nothing", ours(claim(bound), class(nil))},
-		{"the class has to exist", ClaimFacts{Claim: claim(), Ours: true}},
+		{"the class has to exist", ClaimFacts{Claim: claim(), Reachable: true}},
 		{"a class that changed its provisioner is not ours", ours(claim(), &storagev1.StorageClass{Provisioner: "x"})},
 		{"nor is one of a former plugin of Kubernetes', which has to be told", ours(claim(), &storagev1.StorageClass{
 			ObjectMeta: metav1.ObjectMeta{Name: "gp2"}, Provisioner: "kubernetes.io/aws-ebs",
@@ -154,9 +154,9 @@ func newClaims() []claimCase {
 		{"half a secret is a mistake", ours(claim(), class(map[string]string{"csiNodePublishSecretName": "a"}))},
 		{"an unknown token is a mistake", ours(claim(), class(secret("${pod.name}")))},
 		{"a name that leads elsewhere is a mistake", ours(claim(), class(secret("../x")))},
-		{"no node tells a topology", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true}},
+		{"no node tells a topology", ClaimFacts{Claim: claim(), Class: class(nil), Reachable: true, Topology: true}},
 		{"a selected node without the driver is given up", ClaimFacts{
-			Claim: claim(), Class: class(nil), Ours: true, Topology: true,
+			Claim: claim(), Class: class(nil), Reachable: true, Topology: true,
 			Places: topology.Facts{Driver: driver, Selected: "n1"},
 		}},
 	}
@@ -172,28 +172,28 @@ func nodeClaims() []claimCase {
 	in.Node, keeping.Node, keeping.Reclaim = "n1", "n1", corev1.PersistentVolumeReclaimRetain
 	return []claimCase{
 		{"a node-local driver makes the volume on the node", ClaimFacts{
-			Claim: claim(on("n1")), Class: lateClass(), Ours: true, Scope: here,
+			Claim: claim(on("n1")), Class: lateClass(), Reachable: true, Scope: here,
 		}},
-		{"one host makes those of no node", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Scope: rest}},
+		{"one host makes those of no node", ClaimFacts{Claim: claim(), Class: class(nil), Reachable: true, Scope: rest}},
 		{"the older annotation names a node, too", ClaimFacts{
 			Claim: claim(func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnAlphaSelectedNode] = "n1" }),
-			Class: lateClass(), Ours: true, Scope: here,
+			Class: lateClass(), Reachable: true, Scope: here,
 		}},
 		{"another node's claim is not ours", ClaimFacts{Claim: claim(on("n2")), Class: lateClass(), Scope: here}},
 		{"after a crash the call is repeated on its node", ClaimFacts{
-			Claim: claim(on("n1")), Intent: in, Ours: true, Scope: here,
+			Claim: claim(on("n1")), Intent: in, Reachable: true, Scope: here,
 		}},
 		{"a claim that has left for another node leaves no volume", ClaimFacts{
-			Claim: claim(on("n2")), Intent: in, Ours: true, Scope: here,
+			Claim: claim(on("n2")), Intent: in, Reachable: true, Scope: here,
 		}},
 		{"nor one that would be retained: nobody has used it", ClaimFacts{
-			Claim: claim(on("n2")), Intent: keeping, Ours: true, Scope: here,
+			Claim: claim(on("n2")), Intent: keeping, Reachable: true, Scope: here,
 		}},
 		{"nor does one without a node, unless this host has those", ClaimFacts{
-			Claim: claim(), Intent: in, Ours: true, Scope: here,
+			Claim: claim(), Intent: in, Reachable: true, Scope: here,
 		}},
-		{"which goes on then", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Scope: rest}},
-		{"what a claim that is gone may have used is retained", ClaimFacts{Intent: keeping, Ours: true, Scope: here}},
+		{"which goes on then", ClaimFacts{Claim: claim(), Intent: in, Reachable: true, Scope: rest}},
+		{"what a claim that is gone may have used is retained", ClaimFacts{Intent: keeping, Reachable: true, Scope: here}},
 	}
 }
 
@@ -201,36 +201,37 @@ func nodeClaims() []claimCase {
 func openIntents() []claimCase {
 	in, keeping := intent(), intent()
 	keeping.Reclaim = corev1.PersistentVolumeReclaimRetain
-	asked := Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Ours: true}).Intent
+	asked := Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Reachable: true}).Intent
 	return []claimCase{
-		{"after a crash the call is repeated", ClaimFacts{Claim: claim(), Intent: in, Ours: true}},
-		{"a saved volume ends the intent", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Saved: saved("u1")}},
-		{"a claim that had its volume gets no second one", ClaimFacts{Claim: claim(had), Intent: in, Ours: true}},
+		{"after a crash the call is repeated", ClaimFacts{Claim: claim(), Intent: in, Reachable: true}},
+		{"a saved volume ends the intent", ClaimFacts{Claim: claim(), Intent: in, Reachable: true, Saved: saved("u1")}},
+		{"a claim that had its volume gets no second one", ClaimFacts{Claim: claim(had), Intent: in, Reachable: true}},
 		{"a deleted claim's volume is undone, whatever became of the class", ClaimFacts{
-			Claim: claim(deleting), Intent: in, Ours: true,
+			Claim: claim(deleting), Intent: in, Reachable: true,
 		}},
-		{"so is that of a claim that is gone", ClaimFacts{Intent: in, Ours: true}},
-		{"what is to be retained is never undone", ClaimFacts{Intent: keeping, Ours: true}},
-		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Ours: true}},
+		{"so is that of a claim that is gone", ClaimFacts{Intent: in, Reachable: true}},
+		{"what is to be retained is never undone", ClaimFacts{Intent: keeping, Reachable: true}},
+		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Reachable: true}},
 		{"an intent waits for its driver", ClaimFacts{Claim: claim(deleting), Intent: in}},
 		{"a no that proves nothing is asked again", ClaimFacts{
-			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true,
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Reachable: true,
 		}},
 		{"what the claim wants otherwise now comes after it", ClaimFacts{
 			Claim: claim(), Class: class(map[string]string{"tier": "2"}), Intent: asked, Driver: driver, MayExist: true,
-			Ours: true,
+			Reachable: true,
 		}},
 		{"a saved volume ends such an intent, too", ClaimFacts{
-			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true, Saved: saved("u1"),
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Reachable: true,
+			Saved: saved("u1"),
 		}},
 		{"what hinders the next question is told", ClaimFacts{
-			Claim: claim(), Intent: asked, Driver: driver, MayExist: true, Ours: true,
+			Claim: claim(), Intent: asked, Driver: driver, MayExist: true, Reachable: true,
 		}},
 		{"a claim that goes takes what may be there with it", ClaimFacts{
-			Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true,
+			Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Reachable: true,
 		}},
 		{"and for what its driver could once", ClaimFacts{
-			Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME",
+			Claim: claim(deleting), Intent: in, Reachable: true, Lacks: "CREATE_DELETE_VOLUME",
 		}},
 	}
 }
@@ -257,7 +258,7 @@ func TestAttributesClasses(t *testing.T) {
 		}},
 		{"also for a driver that knows none", gold, ClaimFacts{Options: Options{WithoutAttributes: true}}},
 	} {
-		c.facts.Claim, c.facts.Class, c.facts.Driver, c.facts.Ours = claim(c.claim), class(nil), driver, true
+		c.facts.Claim, c.facts.Class, c.facts.Driver, c.facts.Reachable = claim(c.claim), class(nil), driver, true
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(c.facts)))
 	}
 	golden.Equal(t, "testdata/attributes.txt", out.String())
@@ -309,49 +310,50 @@ func TestVolumes(t *testing.T) {
 		argues string
 		facts  VolumeFacts
 	}{
-		{"a released volume is deleted", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true}},
+		{"a released volume is deleted", VolumeFacts{Volume: pv(corev1.VolumeReleased), Reachable: true}},
 		{"not while a claim names it that it names by another uid", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(named, other),
+			Volume: pv(corev1.VolumeReleased), Reachable: true, Claim: claim(named, other),
 		}},
-		{"nor while its own claim is there", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(named)}},
+		{"nor while its own claim is there", VolumeFacts{Volume: pv(corev1.VolumeReleased), Reachable: true,
+			Claim: claim(named)}},
 		{"a claim of the name that does not name it does not keep it", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(other),
+			Volume: pv(corev1.VolumeReleased), Reachable: true, Claim: claim(other),
 		}},
 		{"not while it is attached", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased), Ours: true, Attachments: []string{"csi-1"},
+			Volume: pv(corev1.VolumeReleased), Reachable: true, Attachments: []string{"csi-1"},
 		}},
 		{"not while another object has its handle", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased), Ours: true, Sharer: "twin",
+			Volume: pv(corev1.VolumeReleased), Reachable: true, Sharer: "twin",
 		}},
 		{"not without its driver", VolumeFacts{Volume: pv(corev1.VolumeReleased)}},
 		{"nor by one that cannot delete", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased), Ours: true, Lacks: "CREATE_DELETE_VOLUME",
+			Volume: pv(corev1.VolumeReleased), Reachable: true, Lacks: "CREATE_DELETE_VOLUME",
 		}},
 		{"not while its claim is bound, even if the object is deleted first", VolumeFacts{
-			Volume: pv(corev1.VolumeBound, going), Ours: true,
+			Volume: pv(corev1.VolumeBound, going), Reachable: true,
 		}},
-		{"not twice", VolumeFacts{Volume: pv(corev1.VolumeReleased, going, free), Ours: true}},
+		{"not twice", VolumeFacts{Volume: pv(corev1.VolumeReleased, going, free), Reachable: true}},
 		{"a stop after the finalizer went repeats the deletion, and takes hold of the object for it", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased, free), Ours: true,
+			Volume: pv(corev1.VolumeReleased, free), Reachable: true,
 		}},
 		{"a bound volume that is to be deleted one day is kept until then", VolumeFacts{
-			Volume: pv(corev1.VolumeBound, free), Ours: true,
+			Volume: pv(corev1.VolumeBound, free), Reachable: true,
 		}},
 		{"one that no claim has had can be taken away as it came", VolumeFacts{
-			Volume: pv(corev1.VolumeAvailable, free, unclaimed), Ours: true,
+			Volume: pv(corev1.VolumeAvailable, free, unclaimed), Reachable: true,
 		}},
-		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Ours: true}},
-		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Ours: true}},
+		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Reachable: true}},
+		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Reachable: true}},
 		{"a volume made by hand follows its policy, too (S4-056)", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased, byHand), Ours: true,
+			Volume: pv(corev1.VolumeReleased, byHand), Reachable: true,
 		}},
 		{"a volume whose object was deleted first is deleted at the driver", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased, going), Ours: true,
+			Volume: pv(corev1.VolumeReleased, going), Reachable: true,
 		}},
-		{"a bound volume that is kept is as it should be", VolumeFacts{Volume: pv(corev1.VolumeBound), Ours: true}},
-		{"one that is going is not taken hold of", VolumeFacts{Volume: pv(corev1.VolumeBound, going, free), Ours: true}},
+		{"a bound volume that is kept is as it should be", VolumeFacts{Volume: pv(corev1.VolumeBound), Reachable: true}},
+		{"one that is going is not taken hold of", VolumeFacts{Volume: pv(corev1.VolumeBound, going, free), Reachable: true}},
 		{"a volume that something else made is not the driver's", VolumeFacts{
-			Volume: pv(corev1.VolumeReleased, foreign), Ours: true,
+			Volume: pv(corev1.VolumeReleased, foreign), Reachable: true,
 		}},
 	} {
 		reclaim, why := Volume(c.facts)
@@ -390,7 +392,7 @@ func TestPhases(t *testing.T) {
 		v := Object(intent(), Answer{Handle: "h"}, "")
 		v.Status.Phase = c.phase
 		c.change(v)
-		if got, why := Volume(VolumeFacts{Volume: v, Ours: true}); got != c.want {
+		if got, why := Volume(VolumeFacts{Volume: v, Reachable: true}); got != c.want {
 			t.Errorf("%s: got step %d, want %d: %s", c.argues, got, c.want, why.Message)
 		}
 	}

@@ -24,8 +24,8 @@ type Snapshot struct {
 	Installed bool
 	// Exists says whether the snapshot exists.
 	Exists bool
-	// Going says whether the snapshot is being deleted.
-	Going bool
+	// Deleting says whether the snapshot is being deleted.
+	Deleting bool
 	// Ready says whether the snapshot is ready to use.
 	Ready bool
 	// Bound says whether the snapshot and its content name each other.
@@ -48,7 +48,7 @@ type Snapshot struct {
 
 // SnapshotOf gathers the facts about a snapshot and the content that it names; the content is nil if there is none.
 func SnapshotOf(view cluster.View, s *snapshotv1.VolumeSnapshot, content *cluster.VolumeSnapshotContent) Snapshot {
-	out := Snapshot{Installed: true, Exists: true, Going: s.DeletionTimestamp != nil}
+	out := Snapshot{Installed: true, Exists: true, Deleting: s.DeletionTimestamp != nil}
 	if s.Status != nil {
 		out.Ready = ptr.Deref(s.Status.ReadyToUse, false)
 		if size := s.Status.RestoreSize; size != nil {
@@ -158,7 +158,7 @@ func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (s
 			volume.GroupSnapshot)
 	case !shot.Exists:
 		problem = "it does not exist"
-	case shot.Going:
+	case shot.Deleting:
 		problem = "it is being deleted"
 	case !shot.Ready:
 		problem = "it is not ready to use yet"
@@ -181,14 +181,14 @@ func (shot Snapshot) mismatch(c *corev1.PersistentVolumeClaim, driver string) st
 	case !shot.Bound:
 		return "it and its content do not name each other"
 	case shot.Driver != driver:
-		return fmt.Sprintf("it is one of driver %s, not of %s", shot.Driver, driver)
+		return fmt.Sprintf("it belongs to driver %s, not to %s", shot.Driver, driver)
 	case shot.Handle == "":
 		return "its content does not name a snapshot of the driver"
 	case request.Value() < shot.Bytes:
 		return fmt.Sprintf("its data need %d bytes, the claim requests %d", shot.Bytes, request.Value())
 	case shot.Mode != "" && shot.Mode != wanted && !shot.MayChangeMode:
-		return fmt.Sprintf("it was made of a volume in mode %s, the claim wants %s, and its content does not allow that by "+
-			"annotation %s", shot.Mode, wanted, volume.AnnAllowModeChange)
+		return fmt.Sprintf("it was taken from a volume in mode %s, the claim requests %s, and its content does not allow "+
+			"that by annotation %s", shot.Mode, wanted, volume.AnnAllowModeChange)
 	}
 	return ""
 }
@@ -205,11 +205,11 @@ func (s Source) clone(c *corev1.PersistentVolumeClaim, name, driver string) (str
 	case s.Claim.Status.Phase != corev1.ClaimBound, s.Volume == nil, !Owns(s.Claim.UID, s.Volume):
 		return "", fmt.Errorf("%w: claim %s is not bound to a volume", ErrSource, name)
 	case s.Volume.Spec.CSI == nil || s.Volume.Spec.CSI.Driver != driver:
-		return "", fmt.Errorf("%w: the volume of claim %s is not one of driver %s", ErrSource, name, driver)
+		return "", fmt.Errorf("%w: the volume of claim %s does not belong to driver %s", ErrSource, name, driver)
 	case c.Spec.Resources.Requests.Storage().Cmp(*s.Claim.Spec.Resources.Requests.Storage()) < 0:
 		return "", fmt.Errorf("%w: claim %s asks for more than its copy", ErrSource, name)
 	case cluster.IsBlock(c.Spec.VolumeMode) != cluster.IsBlock(s.Volume.Spec.VolumeMode):
-		return "", fmt.Errorf("%w: the volume of claim %s has another volume mode", ErrSource, name)
+		return "", fmt.Errorf("%w: the volume of claim %s has a different volume mode", ErrSource, name)
 	}
 	return s.Volume.Spec.CSI.VolumeHandle, nil
 }

@@ -26,7 +26,7 @@ func TestSources(t *testing.T) {
 	var out strings.Builder
 	for _, c := range sources() {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t,
-			Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source})))
+			Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Reachable: true, Source: c.source})))
 	}
 	golden.Equal(t, "testdata/sources.txt", out.String())
 }
@@ -89,7 +89,7 @@ func sources() []sourceCase {
 		{"a driver that does not restore is named with what it lacks", restores, Source{}},
 		{"snapshots are not installed", restores, Source{Restores: true}},
 		{"the snapshot is not there", restores, shot(func(s *Snapshot) { s.Exists = false })},
-		{"the snapshot is going", restores, shot(func(s *Snapshot) { s.Going = true })},
+		{"the snapshot is going", restores, shot(func(s *Snapshot) { s.Deleting = true })},
 		{"the snapshot is not ready", restores, shot(func(s *Snapshot) { s.Ready = false })},
 		{"the snapshot names the content of another one", restores, shot(func(s *Snapshot) { s.Bound = false })},
 		{"the snapshot is another driver's", restores, shot(func(s *Snapshot) { s.Driver = "x.example.com" })},

@@ -109,8 +109,8 @@ type VolumeFacts struct {
 	Attachments []string
 	// Sharer is another object that has the volume's handle and is not to be deleted, or "".
 	Sharer string
-	// Ours says whether this process can call the driver for this volume.
-	Ours bool
+	// Reachable says whether this process can call the driver for this volume.
+	Reachable bool
 	// Lacks is a CSI capability that the driver lacks and needs to delete volumes, or "".
 	Lacks string
 	// Lost says that the volume was lost with its node, and that this process speaks for what belongs to no node.
@@ -159,7 +159,7 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 
 func notMine(v *corev1.PersistentVolume) volume.Because {
 	b := volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name +
-		" is not one of a CSI driver, or was made by something else"}
+		" does not belong to a CSI driver, or was created by another program"}
 	if bind.IsReleased(v) &&
 		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		b.Message, b.Next = b.Message+": it is released, and no provisioner here deletes it", volume.User()
@@ -181,7 +181,8 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	switch {
 	case !kept && v.DeletionTimestamp != nil:
 		return Keep, volume.Because{
-			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is deleted at the driver, its object is going",
+			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is deleted at the driver, its object is being " +
+				"deleted",
 		}
 	case bind.Together(f.Claim, v) && !Owns(f.Claim.UID, v):
 		return Keep, bind.UIDMismatch(f.Claim, v)
@@ -198,9 +199,9 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 		return LetGo, volume.Because{
 			Reason: volume.ReasonNodeGone,
 			Message: "volume " + v.Name + " (" + v.Spec.CSI.VolumeHandle + ") was lost with node " + MadeOn(v) +
-				": its object goes, and driver " + driver + " has not deleted anything",
+				": its object is deleted, and driver " + driver + " did not delete anything",
 		}
-	case !f.Ours:
+	case !f.Reachable:
 		return Keep, volume.Say(volume.ReasonDriverMissing, volume.Driver(driver),
 			"driver "+driver+" has not registered and cannot delete volume "+v.Name)
 	case f.Lacks != "":
@@ -223,7 +224,7 @@ func RetainedTooLate(v *corev1.PersistentVolume) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonDeleting,
 		Message: "volume " + v.Name + " was deleted by driver " + DeleterOf(v) + ", and its data with it: its reclaim " +
-			"policy was set to " + string(v.Spec.PersistentVolumeReclaimPolicy) + " only when DeleteVolume had been called",
+			"policy was changed to " + string(v.Spec.PersistentVolumeReclaimPolicy) + " only after DeleteVolume had been called",
 	}
 }
 

@@ -25,7 +25,7 @@ func (a Answer) shortOf(size int64) string {
 	if a.Outcome != volume.Done || a.Bytes == 0 || a.Bytes >= size {
 		return ""
 	}
-	return fmt.Sprintf("it says that the volume has %d bytes now, %d were requested", a.Bytes, size)
+	return fmt.Sprintf("it reports that the volume now has %d bytes, %d were requested", a.Bytes, size)
 }
 
 // Verdict is what an answer means for a claim.

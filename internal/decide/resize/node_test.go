@@ -33,7 +33,7 @@ func TestAfterNode(t *testing.T) {
 func TestNodeShort(t *testing.T) {
 	for bytes, want := range map[int64]string{
 		0: "", 10 << 30: "", 11 << 30: "",
-		10<<30 - 1: "it says that the volume has 10737418239 bytes now, 10737418240 were requested",
+		10<<30 - 1: "it reports that the volume now has 10737418239 bytes, 10737418240 were requested",
 	} {
 		got := AfterNode(Answer{Answer: volume.Answer{Outcome: volume.Done}, Bytes: bytes}, 10<<30)
 		if got.Short != want || got.Refused || (got.State == nil) != (want != "") {

@@ -35,9 +35,9 @@ const (
 type Facts struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Ours means that this process reaches the volume's driver; Expands that its controller service can grow volumes,
+	// Reachable means that this process reaches the volume's driver; Expands that its controller service can grow volumes,
 	// NodeExpands that its node service takes part.
-	Ours, Expands, NodeExpands bool
+	Reachable, Expands, NodeExpands bool
 	// Refused says that the driver's last answer to the size in the claim's
 	// allocatedResources was a final no: the volume does not have that size.
 	Refused bool
@@ -65,7 +65,7 @@ func Claim(f Facts) Plan {
 		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" is not bound to a CSI volume")
 	}
 	have := c.Status.Capacity[corev1.ResourceStorage]
-	if f.Ours && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0 {
+	if f.Reachable && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0 {
 		p := nothing(volume.ReasonResized, volume.Actor{}, "the resize of volume "+v.Name+" is over")
 		p.Step = Settle
 		return p
@@ -86,11 +86,11 @@ func bound(f Facts, have resource.Quantity) Plan {
 		return Plan{Because: Pending(f)}
 	case want.Cmp(have) <= 0:
 		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" has the size that it requests")
-	case !f.Ours:
+	case !f.Reachable:
 		return nothing(volume.ReasonDriverMissing, volume.Driver(v.Spec.CSI.Driver),
 			"driver "+v.Spec.CSI.Driver+" has not registered")
 	case !f.Expands && !f.NodeExpands:
-		p := nothing(volume.ReasonFailedResize, volume.User(), "driver "+v.Spec.CSI.Driver+" cannot grow volumes")
+		p := nothing(volume.ReasonFailedResize, volume.User(), "driver "+v.Spec.CSI.Driver+" cannot expand volumes")
 		p.Tell = true
 		return p
 	case tooLarge != nil:
@@ -156,13 +156,13 @@ func grow(f Facts, want resource.Quantity) Plan {
 		want = *allocated(c)
 	}
 	p := nothing(volume.ReasonResizing, volume.Driver(v.Spec.CSI.Driver),
-		fmt.Sprintf("volume %s grows from %s to %s", v.Name, size.String(), want.String()))
+		fmt.Sprintf("volume %s is being expanded from %s to %s", v.Name, size.String(), want.String()))
 	p.Step, p.Size = Begin, want
 	switch {
 	case size.Cmp(want) >= 0:
 		// The volume object was written, but not the claim; or a node gets another chance.
 		p.Step, p.Size = Hand, size
-		p.Because.Message = fmt.Sprintf("volume %s has grown to %s", v.Name, size.String())
+		p.Because.Message = fmt.Sprintf("volume %s was expanded to %s", v.Name, size.String())
 	case began && allocated(c).Cmp(want) == 0:
 		p.Step = Expand
 	}
@@ -171,14 +171,15 @@ func grow(f Facts, want resource.Quantity) Plan {
 
 // Pending is the reason of a resize that waits for the node.
 func Pending(f Facts) volume.Because {
-	b := volume.Say(volume.ReasonNodeResizePending, volume.AnyNodeAgent(), "claim "+f.Claim.Name+" has a larger volume; ")
+	b := volume.Say(volume.ReasonNodeResizePending, volume.AnyNodeAgent(), "claim "+f.Claim.Name+" has an expanded "+
+		"volume; ")
 	switch {
 	case f.Unused:
-		b.Message, b.Next = b.Message+"its filesystem grows when a Pod mounts it", volume.User()
+		b.Message, b.Next = b.Message+"its filesystem is expanded when a Pod mounts it", volume.User()
 	case f.Node != "":
-		b.Message, b.Next = b.Message+"node "+f.Node+" grows the filesystem", volume.NodeAgent(f.Node)
+		b.Message, b.Next = b.Message+"node "+f.Node+" expands the filesystem", volume.NodeAgent(f.Node)
 	default:
-		b.Message += "the node grows the filesystem"
+		b.Message += "the node expands the filesystem"
 	}
 	return b
 }
@@ -186,7 +187,7 @@ func Pending(f Facts) volume.Because {
 // Failed is the reason of a driver's call that failed.
 func Failed(c *corev1.PersistentVolumeClaim, driver string, a volume.Answer) volume.Because {
 	return a.Because(volume.ReasonFailedResize, volume.Driver(driver),
-		"driver "+driver+" did not grow the volume of claim "+c.Name+": "+a.Text)
+		"driver "+driver+" did not expand the volume of claim "+c.Name+": "+a.Text)
 }
 
 // Grown is the reason of a resize that is done.
@@ -343,7 +344,8 @@ func isNodePending(c *corev1.PersistentVolumeClaim) bool {
 
 // FailedOnNode is the reason of a filesystem that was not expanded; repeats is the actor that tries again.
 func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats volume.Actor, a volume.Answer) volume.Because {
-	return a.Because(volume.ReasonFailedNodeResize, repeats, "the filesystem of claim "+c.Name+" did not grow: "+a.Text)
+	return a.Because(volume.ReasonFailedNodeResize, repeats, "the filesystem of "+
+		"claim "+c.Name+" was not expanded: "+a.Text)
 }
 
 // NodeVerdict is the meaning of an answer to NodeExpandVolume. A failed call is repeated after a back-off, unless that

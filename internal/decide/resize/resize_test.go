@@ -61,7 +61,7 @@ func over(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 
 // grows are the facts of a claim whose driver is here and expands volumes.
 func grows(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Facts {
-	return Facts{Claim: claim, Volume: v, Ours: true, Expands: true}
+	return Facts{Claim: claim, Volume: v, Reachable: true, Expands: true}
 }
 
 func TestClaims(t *testing.T) {
@@ -98,21 +98,21 @@ func growing() []claimCase {
 	others.Spec.ClaimRef.UID, free.Spec.ClaimRef, path.Spec.CSI = "u2", nil, nil
 	return []claimCase{
 		{"a larger request begins a resize", Facts{
-			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true, NodeExpands: true,
+			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Reachable: true, Expands: true, NodeExpands: true,
 		}},
 		{"what is recorded is carried out, also after a crash", grows(begun, pv("5Gi"))},
 		{"a request that changed meanwhile waits: the volume may have the other size already", grows(changed, pv("5Gi"))},
 		{"unless the driver said that it has not", Facts{
-			Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true,
+			Claim: changed, Volume: pv("5Gi"), Reachable: true, Expands: true, Refused: true,
 		}},
 		{"or the volume has it by now", grows(changed, pv("8Gi"))},
 		{"a smaller request waits as well", grows(lowered, pv("5Gi"))},
 		{"and is begun when the larger one was refused", Facts{
-			Claim: lowered, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true,
+			Claim: lowered, Volume: pv("5Gi"), Reachable: true, Expands: true, Refused: true,
 		}},
 		{"a claim that is going is left alone", grows(going, pv("5Gi"))},
 		{"a stop between the volume's and the claim's write is made good", Facts{
-			Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
+			Claim: begun, Volume: pv("10Gi"), Reachable: true, Expands: true, NodeExpands: true,
 		}},
 		{"then it is the node's turn", grows(NodePending(begun, ten, now), pv("10Gi"))},
 		{"when that is over, the volume need not tell its old size", grows(Finished(begun, ten), marked(pv("10Gi")))},
@@ -120,11 +120,12 @@ func growing() []claimCase {
 		{"also to the next claim, which begins with the old size", grows(claim("5Gi", "5Gi"), marked(pv("10Gi")))},
 		{"who does not reach the driver leaves it alone", Facts{Claim: Finished(begun, ten), Volume: marked(pv("10Gi"))}},
 		{"a claim that has what it wants is left alone", grows(Finished(begun, ten), pv("10Gi"))},
-		{"a driver that cannot grow volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true}},
+		{"a driver that cannot expand volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"),
+			Reachable: true}},
 		{"a size that no driver can be asked for", grows(claim("1e30", "5Gi"), pv("5Gi"))},
 		{"a driver that is not here is waited for", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi")}},
 		{"a claim that is not bound has nothing to grow", grows(unbound, pv("5Gi"))},
-		{"nor has one whose volume is not there", Facts{Claim: claim("10Gi", "5Gi"), Ours: true, Expands: true}},
+		{"nor has one whose volume is not there", Facts{Claim: claim("10Gi", "5Gi"), Reachable: true, Expands: true}},
 		{"or is another claim's", grows(claim("10Gi", "5Gi"), others)},
 		{"or nobody's", grows(claim("10Gi", "5Gi"), free)},
 		{"or no CSI volume", grows(claim("10Gi", "5Gi"), path)},
@@ -144,46 +145,46 @@ func troubled() []claimCase {
 		{"a size that cannot be is explained by what was said of it", grows(wordless, pv("5Gi"))},
 		{"a size that cannot be is not asked for again at once", grows(Infeasible(begun, ten, "no", now), pv("5Gi"))},
 		{"but later", Facts{
-			Claim: Infeasible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true,
+			Claim: Infeasible(begun, ten, "no", now), Volume: pv("5Gi"), Reachable: true, Expands: true, Due: true,
 		}},
 		{"another size is asked for at once", grows(Infeasible(changed, resource.MustParse("8Gi"), "no", now), pv("5Gi"))},
 		{"a node that cannot grow the filesystem is left alone for a while", Facts{
-			Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
+			Claim: nodeRefused, Volume: pv("10Gi"), Reachable: true, Expands: true, NodeExpands: true,
 		}},
 		{"and gets another chance", Facts{
-			Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true, Due: true,
+			Claim: nodeRefused, Volume: pv("10Gi"), Reachable: true, Expands: true, NodeExpands: true, Due: true,
 		}},
 		{"a driver whose node service does it all", Facts{
-			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, NodeExpands: true,
+			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Reachable: true, NodeExpands: true,
 		}},
 		{"a node that waits for whoever mounts it", Facts{
-			Claim: NodePending(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Unused: true,
+			Claim: NodePending(begun, ten, now), Volume: pv("10Gi"), Reachable: true, Expands: true, Unused: true,
 		}},
 		{"a node that is known", Facts{
-			Claim: NodePending(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
+			Claim: NodePending(begun, ten, now), Volume: pv("10Gi"), Reachable: true, Expands: true, Node: "n1",
 		}},
 		{"a filesystem that has not grown yet", Facts{
 			Claim:  saying(NodePending(begun, ten, now), corev1.PersistentVolumeClaimNodeResizeError, "Internal: no"),
-			Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
+			Volume: pv("10Gi"), Reachable: true, Expands: true, Node: "n1",
 		}},
 		{"a resizer that says by a condition alone that it is the node's turn", Facts{
 			Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("10Gi"),
-			Ours: true, Expands: true, Node: "n1",
+			Reachable: true, Expands: true, Node: "n1",
 		}},
 		{"that condition of an earlier growth", Facts{
 			Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("5Gi"),
-			Ours: true, Expands: true, Node: "n1",
+			Reachable: true, Expands: true, Node: "n1",
 		}},
 		{"a condition that is over", Facts{
 			Claim:  over(saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, "")),
-			Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
+			Volume: pv("10Gi"), Reachable: true, Expands: true, Node: "n1",
 		}},
 		{
 			"an error of a claim that has what it wants",
 			grows(saying(claim("5Gi", "5Gi"), corev1.PersistentVolumeClaimControllerResizeError, "old"), pv("5Gi")),
 		},
 		{"a final no is told once and does not end the resize", Facts{
-			Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true,
+			Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Reachable: true, Expands: true, Refused: true,
 		}},
 	}
 }

@@ -140,7 +140,7 @@ func because(f Facts, p Plan) volume.Because {
 	switch {
 	case f.Free < low:
 		return volume.Sayf(volume.ReasonDiskFull, volume.User(), "the disk of the control plane has %s of %s free: new "+
-			"objects are refused, deletions are not; make room on it, or delete volumes", Text(f.Free), Text(f.Total))
+			"objects are refused, deletions are not; free space on it, or delete volumes", Text(f.Free), Text(f.Total))
 	case p.RefuseNew:
 		return volume.Sayf(volume.ReasonDatabaseFull, volume.User(), "the control plane's database holds %s, new objects "+
 			"are refused above %s, deletions are not; delete objects that are not needed", Text(f.Used), Text(soft(f.Quota)))

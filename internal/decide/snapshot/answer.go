@@ -63,7 +63,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		return afterTaken(f, a, p.Request.Sources[0])
 	}
 	return Single().CallProblem(f, a.Answer, volume.ReasonSnapshotFailed,
-		"driver "+driver+" took no snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
+		"driver "+driver+" did not take a snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
 		NotTaken(a.NothingTaken(p.First), Single().MayRelease(f.Content))
 }
 
@@ -74,7 +74,7 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	switch {
 	case t.Source != "" && t.Source != source:
 		problem = "driver " + driver + " was asked for a snapshot of volume " + source + ", and names " + t.Handle +
-			", which is one of volume " + t.Source
+			", which is a snapshot of volume " + t.Source
 	case viewOf(f.Content).Taken && t.Handle != *f.Content.Status.SnapshotHandle:
 		problem = "driver " + driver + " was asked whether snapshot " + *f.Content.Status.SnapshotHandle +
 			" is ready, and names " + t.Handle

@@ -168,7 +168,7 @@ func VolumeProblem(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) 
 	case c.Status.Phase != corev1.ClaimBound || v == nil || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != c.UID:
 		return "claim " + c.Name + " is not bound to a volume"
 	case v.Spec.CSI == nil:
-		return "volume " + v.Name + " is no CSI volume"
+		return "volume " + v.Name + " is not a CSI volume"
 	}
 	return ""
 }

@@ -28,7 +28,7 @@ func begin(f Facts) Plan {
 			"VolumeSnapshotClass "+className(s)+" of snapshot "+s.Name+" does not exist")
 	case f.Class.Driver != f.Volume.Spec.CSI.Driver:
 		return failed(f, volume.ReasonSnapshotDriverMismatch, volume.User(), cannot+"VolumeSnapshotClass "+f.Class.Name+
-			" is of driver "+f.Class.Driver+", and volume "+f.Volume.Name+" of driver "+f.Volume.Spec.CSI.Driver)
+			" belongs to driver "+f.Class.Driver+", and volume "+f.Volume.Name+" to driver "+f.Volume.Spec.CSI.Driver)
 	}
 	if !has(f.Claim, volume.FinalizerSnapshotSource) {
 		if f.Claim.DeletionTimestamp != nil {

@@ -58,7 +58,7 @@ func gone(s *snapshotv1.VolumeSnapshot) Plan {
 }
 
 func restoring(s *snapshotv1.VolumeSnapshot) string {
-	return "snapshot " + s.Name + " is being deleted; it stays while a volume is made from it (" +
+	return "snapshot " + s.Name + " is being deleted; it stays while a volume is created from it (" +
 		volume.FinalizerRestoring + ")"
 }
 

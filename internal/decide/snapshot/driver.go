@@ -18,9 +18,9 @@ type DriverFactsOf[C Object[C]] struct {
 	Content C
 	// Class is the class that the content names, or nil.
 	Class *Class
-	// Ours says that the content's driver is called by this process; Takes, Lists and Gets are its capabilities: take and
-	// delete, list, and look for one.
-	Ours, Takes, Lists, Gets bool
+	// Reachable says that the content's driver is called by this process; Takes, Lists and Gets are its capabilities:
+	// take and delete, list, and look for one.
+	Reachable, Takes, Lists, Gets bool
 	// Places means that requests to the driver carry the topology in which a snapshot must be usable.
 	Places bool
 	Known
@@ -66,10 +66,10 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 			content+" is being deleted, and no driver is asked")
 	case f.Options.Rest && k.MayRelease(c) && volume.IsLost(c.GetAnnotations(), home):
 		p := k.release(c, "the driver's snapshot of "+content+" was lost with node "+home+
-			", and driver "+v.Driver+" has not deleted anything")
+			", and driver "+v.Driver+" did not delete anything")
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
 		return p
-	case !f.Ours:
+	case !f.Reachable:
 		return rest[C](volume.ReasonDriverMissing, volume.Driver(v.Driver), "driver "+v.Driver+" has not registered")
 	case v.Member && c.GetDeletionTimestamp() == nil:
 		return rest[C](k.Pending, groupController(), content+" is a member of a group")
@@ -125,11 +125,11 @@ func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 	}
 	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
 		return k.UserProblem(f, k.TakeFailed,
-			"annotation "+volume.AnnSnapshotParameters+" of content "+c.GetName()+" is no JSON object of texts")
+			"annotation "+volume.AnnSnapshotParameters+" of content "+c.GetName()+" is not a JSON object of strings")
 	}
 	if asked.Topologies != "" && json.Unmarshal([]byte(asked.Topologies), &p.Request.Places) != nil {
 		return k.UserProblem(f, k.TakeFailed,
-			"annotation "+volume.AnnSnapshotTopologies+" of content "+c.GetName()+" is no JSON list of topology segments")
+			"annotation "+volume.AnnSnapshotTopologies+" of content "+c.GetName()+" is not a JSON list of topology segments")
 	}
 	next := NoteAsked(asked, c)
 	if !v.Taken {
@@ -178,7 +178,7 @@ func (k *ContentKind[C]) parameters(f DriverFactsOf[C]) (parameters string, prob
 		return user(k.ClassMissing, k.ClassKind+" "+v.Class+" of content "+c.GetName()+" does not exist")
 	case f.Class.Driver != v.Driver:
 		return user(k.ClassMismatch, k.ClassKind+" "+f.Class.Name+
-			" is of driver "+f.Class.Driver+", and content "+c.GetName()+" of driver "+v.Driver)
+			" belongs to driver "+f.Class.Driver+", and content "+c.GetName()+" to driver "+v.Driver)
 	}
 	parameters, err := ParametersOf(f.Class.Name, f.Class.Parameters)
 	if err != nil {
@@ -222,7 +222,7 @@ func (k *ContentKind[C]) remove(f DriverFactsOf[C]) PlanFor[C] {
 	driver, content := "driver "+v.Driver, "content "+c.GetName()
 	switch {
 	case k.isIntended(c) && v.Handle == "" && f.Refused:
-		return k.release(c, driver+" has taken no "+k.One+" for "+content)
+		return k.release(c, driver+" has not taken a "+k.One+" for "+content)
 	case k.isIntended(c) && v.Handle == "":
 		return k.record(f)
 	case v.Handle == "":

@@ -19,7 +19,7 @@ import (
 // at are the facts about the driver's part of the content of a snapshot.
 func at(f Facts, changes ...func(*DriverFacts)) DriverFacts {
 	d := DriverFacts{
-		Content: f.Content, Class: ClassOf(f.Class), Ours: true, Takes: true, Lists: true, Gets: true, Now: now(),
+		Content: f.Content, Class: ClassOf(f.Class), Reachable: true, Takes: true, Lists: true, Gets: true, Now: now(),
 	}
 	for _, c := range changes {
 		c(&d)
@@ -112,7 +112,7 @@ func TestTaking(t *testing.T) {
 		{"somebody has removed the finalizer", at(of(contained, intended, func(f *Facts) { f.Content.Finalizers = nil }))},
 		{"it is for no snapshot yet", at(of(contained, func(f *Facts) { f.Content.Spec.VolumeSnapshotRef.UID = "" }))},
 		{"the driver takes no snapshots", at(of(contained), func(f *DriverFacts) { f.Takes = false })},
-		{"the driver is elsewhere", at(of(contained), func(f *DriverFacts) { f.Ours = false })},
+		{"the driver is elsewhere", at(of(contained), func(f *DriverFacts) { f.Reachable = false })},
 		{"the intent is not needed any more", at(of(taken, intended))},
 		{"not even while the snapshot is not ready", at(of(pending, intended))},
 		{"whether it is ready is asked with the same words", at(of(pending))},
@@ -193,7 +193,7 @@ func TestRemoving(t *testing.T) {
 			f.Content.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentDelete
 		}))},
 		{"the driver is not asked any more", at(of(taken, going, func(f *Facts) { f.Content.Finalizers = nil }))},
-		{"the driver is elsewhere", at(of(taken, going), func(f *DriverFacts) { f.Ours = false })},
+		{"the driver is elsewhere", at(of(taken, going), func(f *DriverFacts) { f.Reachable = false })},
 	})
 }
 

@@ -193,7 +193,7 @@ func (k *Kind[S, C, O]) Adopt(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bou
 	switch {
 	case !v.Given:
 		return k.user(s, now, k.Mismatch,
-			content+" does not name a "+k.One+" of a driver: it was made for another "+k.Noun), false
+			content+" does not name a "+k.One+" of a driver: it was created for another "+k.Noun), false
 	case !v.PointsTo(s):
 		return k.user(s, now, k.ContentMisbound, content+" is for another "+k.Noun+" than "+s.GetName()), false
 	case v.Ref.UID != "":
@@ -214,7 +214,7 @@ func (k *Kind[S, C, O]) Owned(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bou
 	switch {
 	case v.Given:
 		return k.user(s, now, k.HandleSet,
-			content+" names a "+k.One+" of the driver, although it should be made for "+k.Noun+" "+s.GetName()), false
+			content+" names a "+k.One+" of the driver, although it should be created for "+k.Noun+" "+s.GetName()), false
 	case !v.IsOf(s):
 		return k.user(s, now, k.ContentMisbound, content+" is for another "+k.Noun+" than "+s.GetName()), false
 	}
@@ -235,7 +235,7 @@ func (k *Kind[S, C, O]) DeleteContent(s S, c C, release func(why string) PlanOf[
 	switch {
 	case c.GetAnnotations()[k.Deleting] != yes:
 		return PlanOf[S, C, O]{Step: WriteContent, Content: Noted(c, k.Deleting, yes), Because: volume.Say(
-			volume.ReasonTerminating, k.Controller, content+" is to go with "+name)}
+			volume.ReasonTerminating, k.Controller, content+" is to be deleted with "+name)}
 	case !v.Deletes:
 		return release(content + " is retained without " + name)
 	case c.GetDeletionTimestamp() == nil:

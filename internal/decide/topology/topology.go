@@ -21,7 +21,7 @@ var (
 	// ErrNone says that no node has a segment.
 	ErrNone = errors.New("no node has a topology of the driver")
 	// ErrSource says that the volume's data cannot be read from any segment in which the volume may be.
-	ErrSource = errors.New("no allowed topology has the data of which the volume is to be made")
+	ErrSource = errors.New("no allowed topology has the data from which the volume is to be created")
 )
 
 // Segment is a CSI topology segment: topology keys and their values.

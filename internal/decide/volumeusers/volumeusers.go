@@ -76,7 +76,7 @@ func (r References) with(id string, count int, now time.Time) References {
 // Take adds a user.
 func (r References) Take(id string, now time.Time) (References, error) {
 	if _, known := r[id]; !known && len(r) >= Limit {
-		return nil, fmt.Errorf("%d containers use it already, more are not possible", len(r))
+		return nil, fmt.Errorf("%d containers already use it, which is the maximum", len(r))
 	}
 	return r.with(id, r[id].Count+1, now), nil
 }
@@ -151,7 +151,7 @@ func Decide(f Facts) Plan {
 			Because:    "no container is counted, but it is not known who has the volume mounted",
 		}
 	case len(f.References) == 0:
-		return Plan{Because: "no container uses it any more"}
+		return Plan{Because: "no container uses it any longer"}
 	case len(stale) == 0 || f.Held != No:
 		return Plan{References: f.References}
 	}

@@ -37,7 +37,7 @@ func emptyNew(path string) error {
 	}
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return fmt.Errorf("look into the volume: %w", err)
+		return fmt.Errorf("read the volume: %w", err)
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(2)

@@ -23,7 +23,7 @@ const (
 func checkName(name string) error {
 	signs := func(r rune) bool { return !isPlain(r) && !strings.ContainsRune("_.-", r) }
 	if name == "" || len(name) > nameLimit || !isPlain(rune(name[0])) || strings.ContainsFunc(name, signs) {
-		return fmt.Errorf("%.80q is no name of a volume: letters, digits, _, . and - are allowed, at most %d", name,
+		return fmt.Errorf("%.80q is not a name of a volume: letters, digits, _, . and - are allowed, at most %d", name,
 			nameLimit)
 	}
 	return nil

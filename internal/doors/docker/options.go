@@ -33,7 +33,7 @@ func volumeOptions() map[string]option {
 		"access": setAccess,
 		"mode": func(_ *corev1.PersistentVolumeClaim, v string) error {
 			if v != string(corev1.PersistentVolumeFilesystem) {
-				return errors.New("a container engine mounts filesystems only: leave it out")
+				return errors.New("a container engine mounts filesystems only: omit it")
 			}
 			return nil
 		},
@@ -83,9 +83,9 @@ func newClaim(
 	return claim, sized(claim, find)
 }
 
-// misses returns an error if a claim does not have the options with which its volume is to be created again.
-func misses(has, want *corev1.PersistentVolumeClaim, opts map[string]string) error {
-	w := doors.Wish{Source: want.Spec.DataSource}
+// mismatch returns an error if a claim does not have the options with which its volume is to be created again.
+func mismatch(has, want *corev1.PersistentVolumeClaim, opts map[string]string) error {
+	w := doors.ClaimRequest{Source: want.Spec.DataSource}
 	for key := range opts {
 		switch key {
 		case "size":
@@ -100,7 +100,7 @@ func misses(has, want *corev1.PersistentVolumeClaim, opts map[string]string) err
 			}
 		}
 	}
-	return w.Misses(has)
+	return w.Mismatch(has)
 }
 
 func unknownOption(key string, known map[string]option) error {
@@ -154,7 +154,7 @@ func setAccess(claim *corev1.PersistentVolumeClaim, value string) error {
 
 func setSource(claim *corev1.PersistentVolumeClaim, group *string, kind, name string) error {
 	if claim.Spec.DataSource != nil {
-		return errors.New("a volume is made from one snapshot or one other volume")
+		return errors.New("a volume is created from one snapshot or one other volume")
 	}
 	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: group, Kind: kind, Name: name}
 	return nil

@@ -44,7 +44,7 @@ func (d *Door) usable(name string) (*corev1.PersistentVolumeClaim, error) {
 	case !exists || hidden:
 		return nil, fmt.Errorf("%w: %s", errNoVolume, name)
 	case cluster.IsBlock(c.Spec.VolumeMode):
-		return nil, fmt.Errorf("claim %s is a block device, which is no volume of a container engine", c.Name)
+		return nil, fmt.Errorf("claim %s is a block device, which is not a volume of a container engine", c.Name)
 	case c.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("volume %s is being deleted", name)
 	}
@@ -87,8 +87,8 @@ func (d *Door) create(ctx context.Context, r request) (answer, error) {
 			return answer{}, fmt.Errorf("volume %s is not created: its claim would be %s, which volume %s has", r.Name, c.Name,
 				nameOf(c))
 		case c.DeletionTimestamp == nil:
-			if err := misses(c, want, r.Opts); err != nil {
-				return answer{}, fmt.Errorf("volume %s exists already, and %w", r.Name, err)
+			if err := mismatch(c, want, r.Opts); err != nil {
+				return answer{}, fmt.Errorf("volume %s already exists, and %w", r.Name, err)
 			}
 			return answer{}, d.show(ctx, c)
 		}
@@ -117,7 +117,7 @@ func (d *Door) hide(ctx context.Context, c *corev1.PersistentVolumeClaim, hidden
 
 // goes says what the deletion of a claim waits for.
 func (d *Door) goes(c *corev1.PersistentVolumeClaim) error {
-	return fmt.Errorf("claim %s is being deleted, and %v still keep it; see 'volplane why pvc/%s -n %s'", c.Name,
+	return fmt.Errorf("claim %s is being deleted, and %v still keeps it; see 'volplane why pvc/%s -n %s'", c.Name,
 		c.Finalizers, c.Name, c.Namespace)
 }
 
@@ -128,8 +128,8 @@ func (d *Door) remove(ctx context.Context, r request) (answer, error) {
 		return answer{}, nil
 	}
 	if c.Labels[volume.LabelMadeBy] != managedBy {
-		return answer{}, fmt.Errorf("volume %s was not made by docker, so docker does not delete it: use 'volplane delete "+
-			"pvc/%s -n %s'", r.Name, c.Name, c.Namespace)
+		return answer{}, fmt.Errorf("volume %s was not created by docker, so docker does not delete it: use 'volplane "+
+			"delete pvc/%s -n %s'", r.Name, c.Name, c.Namespace)
 	}
 	if err := d.unused(ctx, c); err != nil {
 		return answer{}, fmt.Errorf("volume %s is not deleted: %w", r.Name, err)
@@ -305,7 +305,7 @@ func (d *Door) mount(ctx context.Context, r request) (answer, error) {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	if back := d.users.Fail(undo, pod, r.ID); back != nil {
-		d.log.Warn("docker: a failed mount stays counted until nothing has it mounted", "volume", r.Name, "err", back)
+		d.log.Warn("docker: a failed mount stays counted until it is unmounted everywhere", "volume", r.Name, "err", back)
 	}
 	return answer{}, fmt.Errorf("volume %s is not mounted: %w", r.Name, err)
 }

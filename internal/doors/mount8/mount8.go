@@ -120,7 +120,7 @@ func (h Host) mount(ctx context.Context, c Call) error {
 	}
 	var err error
 	if c.Dir, err = filepath.EvalSymlinks(c.Dir); err != nil {
-		return fmt.Errorf("make the directory first: %w", err)
+		return fmt.Errorf("create the directory first: %w", err)
 	}
 	if c.Dir == "/" {
 		return fmt.Errorf("%w: a volume cannot be mounted at /", ErrUsage)
@@ -286,7 +286,7 @@ func (h Host) checkFree(ctx context.Context, client kubernetes.Interface, c Call
 	case err != nil:
 		return err
 	case pod == nil:
-		return fmt.Errorf("something else is mounted at %s: %s", c.Dir, at.Source)
+		return fmt.Errorf("another filesystem is mounted at %s: %s", c.Dir, at.Source)
 	case pod.Namespace != c.Namespace || doors.ClaimOf(pod) != c.Claim:
 		return fmt.Errorf("claim %s/%s is mounted at %s", pod.Namespace, doors.ClaimOf(pod), c.Dir)
 	}

@@ -59,7 +59,7 @@ func (c *Call) readOne(option string, sloppy bool, host *[]string) error {
 	case option == "remount":
 		return fmt.Errorf("%w: remount: unmount it, and mount it with other options", ErrUsage)
 	case !sloppy:
-		return fmt.Errorf("%w: option %.80q: there are %s, and volplane.{suid,dev,node=,timeout=,kubeconfig=,create,"+
+		return fmt.Errorf("%w: unknown option %.80q: use %s, and volplane.{suid,dev,node=,timeout=,kubeconfig=,create,"+
 			"size=,class=}", ErrUsage, option, strings.Join(decide.HostOptionWords(), ", "))
 	}
 	return nil
@@ -87,7 +87,7 @@ func (c *Call) readOwn(option, ours string, host *[]string) (known bool, err err
 			err = errors.New("it is negative")
 		}
 	default:
-		return false, fmt.Errorf("%w: there is no option %.80q", ErrUsage, option)
+		return false, fmt.Errorf("%w: unknown option %.80q", ErrUsage, option)
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: option %.80q: %w", ErrUsage, option, err)

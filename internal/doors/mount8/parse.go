@@ -136,7 +136,7 @@ func (w *words) letters(letters string) (wants rune, err error) {
 		case strings.ContainsRune("sfnvwlrcid", letter):
 			w.flags = append(w.flags, letter)
 		default:
-			return 0, fmt.Errorf("%w: there is no option -%c", ErrUsage, letter)
+			return 0, fmt.Errorf("%w: unknown option -%c", ErrUsage, letter)
 		}
 	}
 	return 0, nil

@@ -204,7 +204,7 @@ func (w request) fits(c *corev1.PersistentVolumeClaim) error {
 	case readsOnly(c) && w.readOnly != nil && !*w.readOnly:
 		return fails("ReadOnlyVolume")
 	case c.DeletionTimestamp != nil:
-		return fmt.Errorf("claim %s is being deleted, and %v still keep it; see 'volplane why pvc/%s -n %s'", c.Name,
+		return fmt.Errorf("claim %s is being deleted, and %v still keeps it; see 'volplane why pvc/%s -n %s'", c.Name,
 			c.Finalizers, c.Name, c.Namespace)
 	}
 	return nil

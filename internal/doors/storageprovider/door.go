@@ -121,7 +121,7 @@ func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
 	}
 	// The directory is for all providers and their callers.
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // see above
-		return nil, fmt.Errorf("make socket: %w", err)
+		return nil, fmt.Errorf("create socket: %w", err)
 	}
 	return socket.Listen(ctx, path)
 }

@@ -30,7 +30,7 @@ func mounted(path string) (mount.Point, bool) {
 // deviceAt returns where the link to a block device leads.
 func deviceAt(path string) (string, error) {
 	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 {
-		return "", fmt.Errorf("there is no device at %s", path)
+		return "", fmt.Errorf("device %s does not exist", path)
 	}
 	device, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -148,7 +148,7 @@ func (d *Door) converse(ctx context.Context, c *net.UnixConn) {
 	for c.SetReadDeadline(time.Now().Add(idleLimit)) == nil && calls.Scan() {
 		var q call
 		if err := json.Unmarshal(calls.Bytes(), &q); err != nil || q.Method == "" {
-			d.log.Info("storage provider: a message is no call, and its caller is left", "err", err)
+			d.log.Info("storage provider: a message is not a call, and its caller is disconnected", "err", err)
 			return
 		}
 		err := error(failure{name: ofService + "PermissionDenied"})

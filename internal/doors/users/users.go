@@ -142,7 +142,7 @@ func (u *Users) Await(ctx context.Context, made *corev1.Pod) (string, error) {
 		case !exists || pod.UID != made.UID || pod.DeletionTimestamp != nil:
 			return "", fmt.Errorf("pod %s was deleted", made.Name)
 		case cluster.Finished(pod):
-			return "", fmt.Errorf("pod %s has given up: %s", pod.Name, pod.Status.Message)
+			return "", fmt.Errorf("pod %s has failed: %s", pod.Name, pod.Status.Message)
 		}
 		if path, s, ok := u.here(pod); ok {
 			return path, u.remember(ctx, pod, s)
@@ -236,7 +236,7 @@ func (u *Users) Settle(
 			if err = u.Pods.Delete(ctx, pod, metav1.DeleteOptions{
 				Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
 			}); err == nil {
-				u.Log.Info(u.Door+": a volume is let go", "claim", doors.ClaimOf(pod), "because", plan.Because)
+				u.Log.Info(u.Door+": a volume is released", "claim", doors.ClaimOf(pod), "because", plan.Because)
 			}
 		case plan.References.String() != before.String():
 			err = u.annotate(ctx, pod, map[string]any{u.References: plan.References.String()})

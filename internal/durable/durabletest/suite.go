@@ -198,7 +198,7 @@ func (s *suite[T]) noRecord() {
 		read   bool
 	}{
 		{"of no format", path, with(0), false},
-		{"of a format that is no number", path, with("one"), false},
+		{"of a format that is not a number", path, with("one"), false},
 		{"of nothing", path, fmt.Appendf(nil, `{"format":%d}`, s.kind.Format), false},
 		{"null", path, []byte("null"), false},
 		{"longer than any", path, long(s.kind.Most + 1), false},

@@ -127,7 +127,7 @@ func Uncalled(view cluster.View, s driverstatus.Driver, called bool) (volume.Bec
 		b = volume.Sayf(volume.ReasonDriverMissing, volume.Administrator(n.Name),
 			"driver %s has not registered on node %s", s.CSI, n.Name)
 	}
-	b.Message += "; the control plane runs there and calls it to make, attach, detach and grow volumes of any node"
+	b.Message += "; the control plane runs there and calls it to create, attach, detach and expand volumes of any node"
 	if on := registeredOn(view, s.CSI); on != "" {
 		b.Message += fmt.Sprintf(", unless another node may: volplane driver delegate %s %s", s.CSI, on)
 	}

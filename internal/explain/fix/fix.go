@@ -72,8 +72,8 @@ func (k fixing) claims(l chain.Link) []Remedy {
 	case volume.ReasonWaitForFirstConsumer:
 		return []Remedy{{
 			command("volplane", "mount", name, "DIR", "-n", k.Namespace),
-			"mounts the claim on this host, as its first consumer, and has its volume made; in a cluster a Pod that uses the " +
-				"claim does", noRisk,
+			"mounts the claim on this host, as its first consumer, and has its volume created; in a cluster a Pod that uses " +
+				"the claim does", noRisk,
 		}}
 	case volume.ReasonDriverMissing:
 		return k.missingDriver(l)
@@ -112,7 +112,7 @@ func (k fixing) claims(l chain.Link) []Remedy {
 		return []Remedy{{
 			command("kubectl", "patch", "pv", claim.Spec.VolumeName, "--type=merge", "-p", patch),
 			"the volume becomes this claim's",
-			"the data that an earlier claim of the same name has left is this one's then: make sure that it may be",
+			"the data that an earlier claim of the same name has left then belongs to this one: make sure that this is wanted",
 		}}
 	case volume.ReasonMigrating:
 		return k.migrations()
@@ -123,11 +123,11 @@ func (k fixing) claims(l chain.Link) []Remedy {
 // otherRequest returns ways for a claim whose driver has made no volume.
 func (k fixing) otherRequest(name string) []Remedy {
 	return []Remedy{{
-		"", "the driver is asked again by itself: change what its message names (size, access modes, class, parameters)",
+		"", "the driver is called again automatically: change what its message names (size, access modes, class, parameters)",
 		noRisk,
 	}, {
 		command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
-		"ends the attempts, so that the claim can be made with another class or size",
+		"ends the attempts, so that the claim can be created with another class or size",
 		"none as long as it has no volume: a Pod that uses it keeps it until the Pod is deleted",
 	}}
 }
@@ -137,12 +137,12 @@ func (k fixing) migrations() []Remedy {
 	var out []Remedy
 	for _, m := range k.Moves {
 		run := Remedy{
-			command("volplane", "flex", "migrate", "run", m.Volume), "goes on moving the volume to the bridge",
+			command("volplane", "flex", "migrate", "run", m.Volume), "continues to move the volume to the bridge",
 			noRisk,
 		}
 		undo := Remedy{
 			command("volplane", "flex", "migrate", "undo", m.Volume),
-			"makes the objects what they were before the move", noRisk,
+			"restores the objects as they were before the move", noRisk,
 		}
 		if !m.Back {
 			out = append(out, run)
@@ -169,7 +169,7 @@ func (k fixing) missingDriver(l chain.Link) []Remedy {
 		return []Remedy{{
 			command(k.tool, "get", "sc", class.Name, "-o", "yaml"),
 			"shows the class: delete it and create it again with the right provisioner, which cannot be changed in place",
-			"none for volumes that are there: they name their driver themselves",
+			"none for existing volumes: they name their driver themselves",
 		}}
 	}
 	return []Remedy{{
@@ -188,14 +188,14 @@ func (k fixing) missingClass() []Remedy {
 			out = append(out, Remedy{
 				command("kubectl", "patch", "sc", class.Name, "-p", patch),
 				"makes class " + class.Name + " the default one, which the claim gets",
-				"every other claim that names no class gets it, too",
+				"every other claim that names no class also gets it",
 			})
 		}
 		return out
 	}
 	return []Remedy{{
 		command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
-		"the claim can be made with a class that there is: `" + k.tool + " get sc`; the class of a claim cannot be changed",
+		"the claim can be created with an existing class: `" + k.tool + " get sc`; the class of a claim cannot be changed",
 		"none as long as it has no volume",
 	}}
 }
@@ -229,12 +229,12 @@ func (k fixing) node(name string) []Remedy {
 		for _, p := range k.on(name) {
 			out = append(out, Remedy{
 				command("kubectl", "delete", "pod", p.Name, "-n", p.Namespace, "--grace-period=0", "--force"),
-				"forgets the Pod of the node that is not there; its volumes are detached then", off,
+				"deletes the Pod of the node that does not exist; its volumes are then detached", off,
 			})
 		}
 		return out
 	}
-	out := []Remedy{{"", "start node " + name + " and its agent: all goes on by itself", noRisk}}
+	out := []Remedy{{"", "start node " + name + " and its agent: everything continues automatically", noRisk}}
 	if nodelife.Ready(n) {
 		return out
 	}
@@ -248,8 +248,8 @@ func (k fixing) node(name string) []Remedy {
 	}
 	return append(out, Remedy{
 		command("volplane", "delete", "node", name, "--lost"),
-		"gives up the host, which never comes back: its Pods go, its volumes are detached, and those of its own disks " +
-			"are lost",
+		"gives up the host, which never comes back: its Pods are deleted, its volumes are detached, and those on its own " +
+			"disks are lost",
 		off,
 	})
 }
@@ -267,7 +267,8 @@ func (k fixing) lost(name string) []Remedy {
 	if ref := v.Spec.ClaimRef; ref != nil {
 		out = append(out, Remedy{
 			command(k.tool, "delete", "pvc", ref.Name, "-n", ref.Namespace),
-			"if not: the claim and the volume's object go, so that the claim can be created again and its data restored",
+			"if not: the claim and the volume's object are deleted, so that the claim can be created again and its data " +
+				"restored",
 			"if the host returns after that, the volume is on it, and `volplane orphans` there lists it",
 		})
 	}
@@ -320,7 +321,7 @@ func (k fixing) deletePod(p *corev1.Pod) Remedy {
 		"what the program has not written is lost",
 	}
 	for _, owner := range p.OwnerReferences {
-		r.Risk += "; " + owner.Kind + " " + owner.Name + " makes another one: scale it down, if the volume is to stay free"
+		r.Risk += "; " + owner.Kind + " " + owner.Name + " creates another one: scale it down if the volume is to stay unused"
 	}
 	return r
 }
@@ -334,8 +335,8 @@ func (k fixing) undeletable(l chain.Link) []Remedy {
 	}
 	return []Remedy{{
 		command("kubectl", "patch", "pv", name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`),
-		"the driver is not asked to delete it any more; object and data stay",
-		"none: delete both by hand when they are not needed",
+		"the driver is no longer asked to delete it; object and data stay",
+		"none: delete both manually when they are not needed",
 	}}
 }
 
@@ -384,7 +385,7 @@ func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
 		}
 		out = append(out, Remedy{
 			command(append(args, "--type=json", "-p", patch)...), "takes finalizer " + f + " away",
-			"it belongs to another program, which does not do then what it is kept for: whatever that is (a copy, a backup, " +
+			"it belongs to another program, which then cannot do what it is kept for: whatever that is (a copy, a backup, " +
 				"a record, a resource elsewhere) leaks. Ask its owner first",
 		})
 	}
@@ -395,18 +396,19 @@ func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
 func ending(finalizer string) string {
 	switch {
 	case finalizer == volume.FinalizerClaimProtection:
-		return "the claim goes when no Pod uses it: end the Pods that do"
+		return "the claim is deleted when no Pod uses it: delete the Pods that do"
 	case finalizer == volume.FinalizerVolumeProtection:
-		return "the volume goes when no claim is bound to it: delete the claim"
+		return "the volume is deleted when no claim is bound to it: delete the claim"
 	case finalizer == volume.FinalizerProvisioner:
-		return "the volume goes when its driver has deleted it, or when its policy is Retain: see the driver's log " +
+		return "the volume is deleted when its driver has deleted it, or when its policy is Retain: see the driver's log " +
 			"(`volplane driver logs NAME`)"
 	case finalizer == volume.FinalizerCloning, finalizer == volume.FinalizerRestoring:
-		return "it goes when no copy of it is being made: wait for the copy"
+		return "it is deleted when no copy of it is being created: wait for the copy"
 	case finalizer == volume.FinalizerSnapshotSource:
-		return "it goes when no snapshot of it is being taken: wait for the snapshot, or delete it if it cannot be taken"
+		return "it is deleted when no snapshot of it is being taken: wait for the snapshot, or delete it if it cannot be " +
+			"taken"
 	case strings.HasPrefix(finalizer, volume.FinalizerAttacherPrefix):
-		return "it goes when the driver has detached the volume: see the driver's log (`volplane driver logs NAME`)"
+		return "it is deleted when the driver has detached the volume: see the driver's log (`volplane driver logs NAME`)"
 	}
 	return ""
 }

@@ -33,7 +33,7 @@ func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil {
 		return chain.Link{}, false
 	}
-	message := fmt.Sprintf("volume %s is detached from node %s by force %.0f minutes after its last Pod there is gone",
+	message := fmt.Sprintf("volume %s is detached from node %s by force %.0f minutes after its last Pod there has gone",
 		f.Volume.Name, n.Name, attach.MaxUnmount.Minutes())
 	next := volume.Controller("attachdetach")
 	if p := f.lastOn(n.Name); p != nil {
@@ -43,7 +43,7 @@ func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 	} else if t, ok := f.aloneSince(); ok {
 		message += ", by " + chain.Moment(t.Add(attach.MaxUnmount)) + " at the latest"
 	}
-	message += "; at once, if the host is off for good and the Node has the taint " + corev1.TaintNodeOutOfService
+	message += "; immediately, if the host is off permanently and the Node has the taint " + corev1.TaintNodeOutOfService
 	return chain.New("detach/"+n.Name, chain.Waiting, volume.ReasonDetaching, message, next), true
 }
 
@@ -58,7 +58,7 @@ func (f Facts) lastOn(node string) *corev1.Pod {
 func stays(p *corev1.Pod, n *corev1.Node) string {
 	name := "pod " + p.Name
 	if p.DeletionTimestamp != nil {
-		return fmt.Sprintf("%s is being deleted, and no agent on the node ends it: "+
+		return fmt.Sprintf("%s is being deleted, and no agent on the node terminates it: "+
 			"if the host is off, `kubectl delete pod %s -n %s --force`", name, p.Name, p.Namespace)
 	}
 	switch at, going := nodelife.EvictedAt(p, n); {

@@ -43,14 +43,14 @@ func (f Facts) Mounted(p *corev1.Pod) chain.Link {
 	}
 	if len(containers(p)) == 0 {
 		return chain.New(subject, chain.Waiting, volume.ReasonMounting,
-			node.String()+" has not said anything about the Pod yet", node)
+			node.String()+" has not reported anything about the Pod yet", node)
 	}
 	if l, ok := f.notTaken(p); ok {
 		return l
 	}
-	message := node.String() + " mounts the volumes of the Pod" + f.by(p) + " and has told of no failure"
+	message := node.String() + " mounts the volumes of the Pod" + f.by(p) + " and has not reported a failure"
 	if t := p.Status.StartTime; t != nil {
-		message += "; it knows the Pod since " + chain.Moment(t.Time)
+		message += "; it has known the Pod since " + chain.Moment(t.Time)
 	}
 	return chain.New(subject, chain.Waiting, volume.ReasonMounting, message, node)
 }
@@ -304,13 +304,13 @@ func (f Facts) notTaken(p *corev1.Pod) (chain.Link, bool) {
 		})
 		switch {
 		case !attached:
-			message := fmt.Sprintf("node %s is not told yet that volume %s is attached to it (status.volumesAttached)",
+			message := fmt.Sprintf("node %s does not list volume %s as attached yet (status.volumesAttached)",
 				n.Name, v.Name)
 			return chain.New(subject, chain.Waiting, volume.ReasonWaitForAttach, message,
 				volume.Controller("attachdetach")), true
 		case !attach.InUse(n, unique):
-			message := fmt.Sprintf("node %s does not say yet that it uses volume %s (status.volumesInUse), "+
-				"which it does before it mounts it", n.Name, v.Name)
+			message := fmt.Sprintf("node %s does not list volume %s as in use yet (status.volumesInUse), "+
+				"which it does before mounting it", n.Name, v.Name)
 			return chain.New(subject, chain.Waiting, volume.ReasonMounting, message, volume.NodeAgent(n.Name)), true
 		}
 	}

@@ -170,10 +170,10 @@ func (l Leases) dead(a actor) (chain.Link, bool) {
 		return chain.Link{}, false
 	}
 	holder := ptr.Deref(held.Spec.HolderIdentity, "")
-	message := fmt.Sprintf("%s shows no sign of life: %s has renewed lease %s for the last time %s ago",
+	message := fmt.Sprintf("%s shows no sign of life: %s last renewed lease %s %s ago",
 		a.name, holder, name, age.Round(time.Second))
 	if holder == "" {
-		message = fmt.Sprintf("%s does not run: lease %s was given back %s ago, and no process has taken it since",
+		message = fmt.Sprintf("%s is not running: lease %s was released %s ago, and no process has acquired it since",
 			a.name, name, age.Round(time.Second))
 	}
 	return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
@@ -218,7 +218,7 @@ func (l Leases) untouched(link chain.Link, a actor, f Facts) (chain.Link, bool) 
 			l.clock.Sub(va.CreationTimestamp.Time) < patience {
 			continue
 		}
-		message := fmt.Sprintf("no attacher of driver %s has taken up what there is to attach: finalizer %s is missing, "+
+		message := fmt.Sprintf("no attacher of driver %s has begun to attach: finalizer %s is missing, "+
 			"and no process has ever held lease %s", va.Spec.Attacher, finalizer, a.lease)
 		return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
 	}

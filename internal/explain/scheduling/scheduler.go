@@ -71,7 +71,7 @@ func (f Facts) fullNodes(p *corev1.Pod) []string {
 					continue
 				}
 				if takes, has := int(*d.Allocatable.Count), drivers.Attached(f.View, n.Name, s); has >= takes {
-					out = append(out, fmt.Sprintf("node %s takes %d volumes of driver %s and has %d", n.Name, takes, s, has))
+					out = append(out, fmt.Sprintf("node %s can have %d volumes of driver %s and has %d", n.Name, takes, s, has))
 				}
 			}
 		}

@@ -77,7 +77,7 @@ func rows() []row {
 		}, 0},
 		{"a volume that is being made", "pvc/data", func(s *scene) {
 			s.Unbound()
-			s.Making()
+			s.Creating()
 			s.All.Begun[0].Begun = whytest.At(8)
 		}, 8},
 		{"a call that has not returned", "pod/web", func(s *scene) {

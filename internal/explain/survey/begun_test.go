@@ -34,7 +34,7 @@ func TestBegun(t *testing.T) {
 			in.Reclaim = corev1.PersistentVolumeReclaimRetain
 		}},
 		{"the last warning about the claim says what keeps it", func(s *scene, _ *provision.Intent) {
-			for _, text := range []string{"older", "driver d.example.com has not registered, and may have made a volume"} {
+			for _, text := range []string{"older", "driver d.example.com has not registered, and may have created a volume"} {
 				s.All.Warnings = append(s.All.Warnings, &corev1.Event{
 					InvolvedObject: corev1.ObjectReference{UID: "uid-gone"}, Reason: string(volume.ReasonDriverMissing), Message: text,
 				})

@@ -229,10 +229,10 @@ func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
 	}
 	becomes := "deleted"
 	if in.Reclaim != corev1.PersistentVolumeReclaimDelete {
-		becomes = "made a PersistentVolume, for it is to be retained"
+		becomes = "given a PersistentVolume, because it is to be retained"
 	}
-	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and no claim "+
-		"needs it any more; it is asked until it tells, and what is there is %s",
+	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have created it, and no claim "+
+		"needs it any longer; the call is repeated until its outcome is known, and what it created is then %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, at, becomes)
 	l := chain.New("intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, message, volume.Driver(in.Driver))
 	if e := w.Warnings.About(in.Claim.UID, ""); e != nil {

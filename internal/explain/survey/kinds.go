@@ -40,7 +40,7 @@ func Class(w why.Walk, name string) (chain.Chain, bool) {
 func ofClass(w why.Walk, class *storagev1.StorageClass) chain.Link {
 	subject, driver := "storageclass/"+class.Name, class.Provisioner
 	if driver == volume.NoProvisioner {
-		return chain.New(subject, chain.OK, volume.ReasonNothingToDo, "volumes of this class are made by hand",
+		return chain.New(subject, chain.OK, volume.ReasonNothingToDo, "volumes of this class are created manually",
 			volume.Actor{})
 	}
 	if !drivers.Registered(w.View, driver, "") {
@@ -149,7 +149,7 @@ func CSINode(w why.Walk, name string) (chain.Chain, bool) {
 	if ok || cluster.First(w.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
 		return c.Under("csinode/" + name), ok
 	}
-	l := chain.New("node/"+name, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, volume.User())
+	l := chain.New("node/"+name, chain.Problem, volume.ReasonNodeGone, "node does not exist: "+name, volume.User())
 	return chain.Chain{Subject: "csinode/" + name, Links: []chain.Link{l}}, true
 }
 

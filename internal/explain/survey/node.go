@@ -104,7 +104,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 		}
 		message := "registered as " + d.NodeID
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
-			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, drivers.Attached(w.View, node.Name,
+			message += fmt.Sprintf(", can have %d volumes and has %d", *d.Allocatable.Count, drivers.Attached(w.View, node.Name,
 				d.Name))
 		}
 		out = append(out, chain.New("csidriver/"+d.Name, chain.OK, volume.ReasonRegistered, message, volume.Actor{}))

@@ -54,7 +54,7 @@ func (f facts) needless() []chain.Link {
 			continue
 		}
 		facts := attach.AttachmentFacts(f.View, a)
-		facts.Ours = true
+		facts.Reachable = true
 		out = append(out, chain.Tell(attachmentSubject(a.Spec.NodeName), attach.ConditionOf(facts)))
 	}
 	return out
@@ -180,7 +180,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 		return chain.New(subject, chain.OK, volume.ReasonAttached, "attached to node "+node, volume.Actor{})
 	}
 	facts := attach.AttachmentFacts(f.View, a)
-	facts.Ours = true
+	facts.Reachable = true
 	told := attach.ConditionOf(facts)
 	if b, ok := f.cannot(s, a, told); ok {
 		return chain.Broken(subject, b)

@@ -28,7 +28,7 @@ func (f facts) claim() chain.Link {
 	switch {
 	case c == nil:
 		return chain.New(subject, chain.Problem, volume.ReasonClaimMissing,
-			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), volume.User())
+			fmt.Sprintf("claim %s does not exist in namespace %s", f.ClaimName, f.Namespace), volume.User())
 	case c.DeletionTimestamp != nil:
 		return chain.Tell(subject, f.deletedClaim())
 	}
@@ -89,13 +89,13 @@ func (f facts) class() chain.Link {
 	name, _ := bind.ClassOf(f.Claim)
 	if name == "" {
 		return chain.New("storageclass", chain.OK, volume.ReasonNothingToDo,
-			"the claim has no class: only volumes made by hand fit", volume.Actor{})
+			"the claim has no class: only manually created volumes fit", volume.Actor{})
 	}
 	message := "a bound claim does not need its class"
 	switch {
 	case f.Class == nil:
 	case f.Class.Provisioner == volume.NoProvisioner:
-		message = "volumes of this class are made by hand"
+		message = "volumes of this class are created manually"
 	default:
 		message = "driver " + f.Class.Provisioner
 	}
@@ -132,7 +132,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	p := provision.ClaimFactsOf(f.View, provision.ClaimFacts{
 		Claim: f.Claim, Intent: f.intent(), Driver: f.Class.Provisioner,
 	})
-	p.Partial, p.Ours = true, f.provides(p.Driver)
+	p.Partial, p.Reachable = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
 	if plan.Because.Reason == volume.ReasonDriverMissing {
 		return volume.Condition{Because: drivers.OrMeant(f.View, p.Driver, plan.Because), Stuck: true}

@@ -10,9 +10,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// unwell reports what the driver says is wrong with the volume and with the storage behind it. It comes
+// volumeHealth reports what the driver says is wrong with the volume and with the storage behind it. It comes
 // before attachments and mounts, which may fail because of it.
-func (f facts) unwell() []chain.Link {
+func (f facts) volumeHealth() []chain.Link {
 	source, ok := drivers.Of(f.Volume)
 	if !ok {
 		return nil
@@ -35,24 +35,24 @@ func (f facts) unwell() []chain.Link {
 	}
 	for _, p := range f.told() {
 		if f.isUp(p.Spec.NodeName) {
-			b, bad := f.unwellIn(source.CSI, p)
+			b, bad := f.volumeHealthIn(source.CSI, p)
 			add("pod/"+p.Name, b, bad)
 		}
 	}
 	return out
 }
 
-// unwellIn returns what is reported about the volume in a Pod, unless the Pod's own link reports it, as for a Pod whose
+// volumeHealthIn returns what is reported about the volume in a Pod, unless the Pod's own link reports it, as for a Pod whose
 // volumes are all mounted.
-func (f facts) unwellIn(driver string, p *corev1.Pod) (volume.Because, bool) {
-	l, ill := f.ill("pod/"+p.Name, p)
-	if ill && isMounted(p) {
+func (f facts) volumeHealthIn(driver string, p *corev1.Pod) (volume.Because, bool) {
+	l, unhealthy := f.unhealthyMount("pod/"+p.Name, p)
+	if unhealthy && isMounted(p) {
 		return volume.Because{}, false
 	}
 	if b, bad := health.TellVolume(driver, f.Volume.Name, p.Spec.NodeName, f.healthIn(p)); bad {
 		return b, true
 	}
-	return l.Because, ill && l.Because.Object == "pv/"+f.Volume.Name
+	return l.Because, unhealthy && l.Because.Object == "pv/"+f.Volume.Name
 }
 
 // isUp says whether a node is working; the last report of a node that is down is outdated.

@@ -47,7 +47,7 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
 			c.Because.Next != volume.NodeAgent(node) {
 			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
-				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
+				"the Pod is being deleted; its volumes are unmounted after that: "+c.Because.Message, c.Because.Next)
 		}
 		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
 	}
@@ -95,7 +95,7 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 		}
 		switch {
 		case c.Status == corev1.ConditionTrue:
-			if l, ill := w.ill(subject, p); ill {
+			if l, ok := w.unhealthyMount(subject, p); ok {
 				return l
 			}
 			return chain.New(subject, chain.OK, volume.ReasonMounted,
@@ -117,8 +117,8 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 	return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Mounted(p)
 }
 
-// ill repeats what the node agent reports about a mounted volume that is unhealthy.
-func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
+// unhealthyMount repeats what the node agent reports about a mounted volume that is unhealthy.
+func (w Walk) unhealthyMount(subject string, p *corev1.Pod) (chain.Link, bool) {
 	c := cluster.PodCondition(p, volume.ConditionVolumesHealthy)
 	if !cluster.IsFalse(c) {
 		return chain.Link{}, false

@@ -10,7 +10,7 @@ import (
 
 // resize explains a claim that requests more than its capacity.
 func (f facts) resize() []chain.Link {
-	facts := resize.Facts{Claim: f.Claim, Volume: f.Volume, Ours: true, Expands: true, NodeExpands: true}
+	facts := resize.Facts{Claim: f.Claim, Volume: f.Volume, Reachable: true, Expands: true, NodeExpands: true}
 	for _, p := range f.users() {
 		facts.Node = cmp.Or(facts.Node, p.Spec.NodeName)
 	}

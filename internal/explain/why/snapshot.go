@@ -86,7 +86,7 @@ func bound[S snapshot.Object[S], C snapshot.Object[C], O any](
 	case plan.Step == snapshot.Nothing && b.Reason == k.Ready:
 		is = chain.OK
 	case plan.Step != snapshot.Nothing && len(s.GetFinalizers()) == 0:
-		b.Message = "the " + k.Controller.Name + " has not taken up " + k.Noun + " " + s.GetName() + " yet"
+		b.Message = "the " + k.Controller.Name + " has not begun to process " + k.Noun + " " + s.GetName() + " yet"
 	}
 	return chain.Link{Subject: subject, State: is, Because: b}
 }

@@ -18,7 +18,7 @@ import (
 func (f facts) volumeAlone() chain.Link {
 	v := f.Volume
 	if v == nil {
-		return chain.New("pv", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", volume.User())
+		return chain.New("pv", chain.Problem, volume.ReasonVolumeMissing, "the volume does not exist", volume.User())
 	}
 	subject := "pv/" + v.Name
 	if l, ok := f.moved(subject, v.Name, ""); ok {
@@ -39,7 +39,7 @@ func (f facts) volumeAlone() chain.Link {
 func (f facts) reclaimed() volume.Condition {
 	v, driver := f.Volume, provision.DeleterOf(f.Volume)
 	facts := provision.VolumeFactsOf(f.View, v)
-	facts.Ours = f.provides(driver)
+	facts.Reachable = f.provides(driver)
 	_, b := provision.Volume(facts)
 	if c, ok := f.uncalled(driver); ok && b.Reason == volume.ReasonDeleting {
 		return c

@@ -120,7 +120,7 @@ func (f facts) steps() chain.Chain {
 	case binding[len(binding)-1].Because.Reason == volume.ReasonWaitForPodScheduled:
 		c.Links = append(c.Links, f.mounts()...)
 	case f.Claim.Status.Phase == corev1.ClaimBound && f.Volume != nil:
-		c.Links = append(c.Links, f.unwell()...)
+		c.Links = append(c.Links, f.volumeHealth()...)
 		c.Links = append(c.Links, f.attachments()...)
 		c.Links = append(c.Links, f.mounts()...)
 		c.Links = append(c.Links, f.resize()...)

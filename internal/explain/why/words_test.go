@@ -22,7 +22,7 @@ import (
 // link that is OK does not need the words of a decision either.
 func own() []string {
 	return []string{
-		"there is no ", "is not ready", "is being moved", "has not said anything about the Pod yet",
+		"there is no ", "is not ready", "is being moved", "has not reported anything about the Pod yet",
 		"the Pod has no node yet",
 		"the Pod is being deleted", "is detached from node n1 by force",
 		"the Pod is on node n2, and volume v1 can be used on ",
@@ -61,7 +61,7 @@ func decided(o state.Objects) []string {
 		p.Partial = true
 		for _, in := range append(o.Begun, nil) {
 			p.Intent, p.Driver = in, whytest.Driver
-			for _, p.Ours = range []bool{false, true} {
+			for _, p.Reachable = range []bool{false, true} {
 				add(provision.Claim(p).Because)
 			}
 		}
@@ -71,7 +71,7 @@ func decided(o state.Objects) []string {
 	for _, v := range o.Volumes {
 		add(bind.Volume(bind.VolumeFactsOf(view, v)).Because)
 		f := provision.VolumeFactsOf(view, v)
-		for _, f.Ours = range []bool{false, true} {
+		for _, f.Reachable = range []bool{false, true} {
 			_, b := provision.Volume(f)
 			add(b)
 		}
@@ -90,7 +90,7 @@ func decided(o state.Objects) []string {
 	}
 	for _, a := range o.Attachments {
 		f := attach.AttachmentFacts(view, a)
-		f.Ours = true
+		f.Reachable = true
 		add(attach.ConditionOf(f).Because)
 		if e := a.Status.DetachError; e != nil {
 			add(attach.Failed(a, true, attach.AnswerOf(e)))

@@ -192,7 +192,8 @@ func (d *driver) createKey(volumeID string) string { return "made " + d.csi + " 
 func (d *driver) createVolume(want *record) error {
 	has := d.b.records.get(d.name, made, want.Volume, "")
 	if has != nil && (has.Bytes != want.Bytes || !has.sameUse(want)) {
-		return status.Errorf(codes.AlreadyExists, "volume %s is there with another size or other parameters", want.Volume)
+		return status.Errorf(codes.AlreadyExists, "volume %s already exists with another size or other "+
+			"parameters", want.Volume)
 	}
 	return d.b.records.put(want)
 }
@@ -252,7 +253,7 @@ func (d *driver) ValidateVolumeCapabilities(
 	}
 	if known := d.b.records.list(d.name, func(o *record) bool { return o.Volume == r.GetVolumeId() }); len(known) == 0 &&
 		d.provision {
-		return nil, status.Errorf(codes.NotFound, "volume %s was neither made nor used here", r.GetVolumeId())
+		return nil, status.Errorf(codes.NotFound, "volume %s was neither created nor used here", r.GetVolumeId())
 	}
 	for _, c := range r.GetVolumeCapabilities() {
 		if _, err := useOf(c); err != nil {

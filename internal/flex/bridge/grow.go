@@ -28,7 +28,7 @@ func (d *driver) NodeGetVolumeStats(
 	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
 	if !d.SupportsMetrics {
-		return nil, status.Error(codes.Unimplemented, "the driver's filesystems do not tell how full they are")
+		return nil, status.Error(codes.Unimplemented, "the driver's filesystems do not report their usage")
 	}
 	if _, err := d.findAt(r.GetVolumeId(), r.GetVolumePath()); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (d *driver) NodeExpandVolume(
 	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
 	if !d.expand {
-		return nil, status.Error(codes.Unimplemented, "the driver's volumes do not grow")
+		return nil, status.Error(codes.Unimplemented, "the driver's volumes cannot be expanded")
 	}
 	if err := checkRange(r.GetCapacityRange()); err != nil {
 		return nil, err

@@ -309,7 +309,8 @@ func TestDamagedFilesystem(t *testing.T) {
 		}
 	}
 	for range 2 {
-		w.refused("stage", v.stage(), codes.FailedPrecondition, "has errors that need a person: run e2fsck -f /dev/loop")
+		w.refused("stage", v.stage(), codes.FailedPrecondition, "has errors that have to be repaired manually: run e2fsck "+
+			"-f /dev/loop")
 	}
 	w.ok(v.unstage())
 	w.ok(v.detach())

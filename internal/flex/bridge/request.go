@@ -99,7 +99,7 @@ func useOf(c *csipb.VolumeCapability) (use, error) {
 		case "rw", "":
 		default:
 			return u, status.Error(codes.InvalidArgument,
-				"FlexVolume drivers know no mount options but ro and rw; give the volume an option of the driver instead")
+				"FlexVolume drivers support no mount options but ro and rw; use an option of the driver instead")
 		}
 	}
 	if g := m.GetVolumeMountGroup(); g != "" {

@@ -86,7 +86,7 @@ func Unknown(ctx context.Context, path string) finding.Finding {
 	if r.err != nil {
 		return finding.Finding{
 			Check: "unknown-operation", Level: finding.Warn, Message: plain(r.err.Error()),
-			Next: finding.Author.Should("answer Not supported at once"),
+			Next: finding.Author.Should("answer Not supported immediately"),
 		}
 	}
 	f := decide.JudgeUnknown(r.call)
@@ -158,7 +158,7 @@ func (c *check) file() {
 	head := make([]byte, maxScript)
 	n, err := io.ReadFull(f, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		c.fail("file", err.Error(), finding.Administrator.Should("look at the disk"))
+		c.fail("file", err.Error(), finding.Administrator.Should("check the disk"))
 		return
 	}
 	head = head[:n]
@@ -205,10 +205,10 @@ func (c *check) script(head []byte) {
 			finding.Author.Should("save it with line ends of Unix"))
 		return
 	case !whole || len(line)+2 > maxInterpreter || len(words) == 0:
-		c.fail("format", "its first line names no interpreter that the kernel could read", begin)
+		c.fail("format", "its first line does not name an interpreter that the kernel could read", begin)
 		return
 	case !filepath.IsAbs(words[0]):
-		c.fail("format", fmt.Sprintf("its interpreter %q is no absolute path", words[0]), begin)
+		c.fail("format", fmt.Sprintf("its interpreter %q is not an absolute path", words[0]), begin)
 		return
 	}
 	c.interpreter(words)
@@ -370,7 +370,7 @@ func (c *check) init(ctx context.Context) {
 }
 
 func (c *check) byHand() string {
-	return finding.Author.Should("run it by hand: " + filepath.Base(c.path) + " init")
+	return finding.Author.Should("run it manually: " + filepath.Base(c.path) + " init")
 }
 
 // result is the result of starting a driver.

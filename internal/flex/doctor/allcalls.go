@@ -26,7 +26,7 @@ func (x *exam) ofAllCalls() {
 	for _, f := range decide.JudgeForm(judged) {
 		x.add(f)
 	}
-	x.ofOutputs("output-kept-open", "start it with </dev/null >/dev/null 2>&1", "nobody keeps the output open",
+	x.ofOutputs("output-kept-open", "start it with </dev/null >/dev/null 2>&1", "no process keeps the output open",
 		kubernetes(), func(c call) string {
 			if c.holds && !c.odd {
 				return "leaves a process that keeps its output open: Kubernetes waits for that"

@@ -140,8 +140,8 @@ func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 		return "", false
 	}
 	again := x.call(ctx, decide.OpWaitForAttach, device, x.json(decide.OpWaitForAttach, v))
-	x.wrongIf(!again.ok() || again.answer.Device != c.answer.Device, "asked again, it answers otherwise: "+again.why(),
-		question{"waitforattach", both(), "answer the device that is there already", "the device is " + c.answer.Device})
+	x.wrongIf(!again.ok() || again.answer.Device != c.answer.Device, "called again, it answers differently: "+again.why(),
+		question{"waitforattach", both(), "answer the existing device", "the device is " + c.answer.Device})
 	return c.answer.Device, true
 }
 
@@ -220,7 +220,7 @@ func (x *exam) unmountDevice(ctx context.Context, v vol) {
 // detachByName detaches the volume by the name of its object, as Kubernetes does, whatever
 // getvolumename answers, and attaches it again.
 func (x *exam) detachByName(ctx context.Context, v vol, name string) {
-	const check, advice = "detach-by-object", "find the volume by the name of its object, too"
+	const check, advice = "detach-by-object", "also find the volume by the name of its object"
 	if name == v.Name {
 		return
 	}
@@ -269,7 +269,8 @@ func (x *exam) emptyDevice(ctx context.Context, v vol, given, device string) {
 	r := x.beginWithin(ctx, min(x.Limit, initLimit), decide.OpWaitForAttach, "", x.json(decide.OpWaitForAttach, v))
 	r.mayHang = true
 	c := x.finish(r)
-	q := question{name, nil, "find the device by the options when none is given", "an empty device is an argument, too"}
+	q := question{name, nil, "find the device by the options when no device is given", "an empty device is an " +
+		"argument, too"}
 	if given == "" {
 		q.breaks = both()
 	} else {
@@ -283,10 +284,10 @@ func (x *exam) emptyDevice(ctx context.Context, v vol, given, device string) {
 		reason, q.advice = "with an empty device it takes the JSON for one: its arguments shift", quoteArguments
 	case c.ok() && got != device:
 		reason = fmt.Sprintf("with an empty device it answers %q, and with the one of attach %q", got, device)
-		q.advice = "find the device by the options when none is given, and " + quoteArguments
+		q.advice = "find the device by the options when no device is given, and " + quoteArguments
 	case !c.ok() && !c.unsupported():
 		reason = "with an empty device, " + c.why()
-		q.advice = "find the device by the options when none is given, and " + quoteArguments
+		q.advice = "find the device by the options when no device is given, and " + quoteArguments
 	}
 	x.answer(q, reason)
 }

@@ -36,7 +36,7 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 	}
 	if len(at(x.table(), dir)) == 0 {
 		x.warn("grown", "mount the volume at the directory itself",
-			"nothing is mounted at the directory: whether it grows cannot be seen")
+			"nothing is mounted at the directory: it is not known whether it is expanded")
 		return
 	}
 	g := &growth{vol: v, device: device, dir: dir, size: x.GrowTo}
@@ -48,7 +48,7 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 		x.add(finding.Finding{
 			Check: "grown", Level: finding.Warn,
 			Message: fmt.Sprintf("nothing was tried: the volume has %d bytes already", g.old),
-			Next:    decide.PodAuthor.Should("ask for more with --grow-to, or give a smaller volume"),
+			Next:    decide.PodAuthor.Should("request more with --grow-to, or use a smaller volume"),
 		})
 		return
 	}
@@ -64,8 +64,8 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 	}
 	data, err := os.ReadFile(path)
 	x.wrongIf(err != nil || !bytes.Equal(data, []byte(marker)),
-		"what was written before the volume grew is not there any more", question{
-			"grown-data", both(), "change the size only: make no new filesystem and no second mount",
+		"what was written before the volume was expanded is lost", question{
+			"grown-data", both(), "change only the size: create no new filesystem and no second mount",
 			"what was written before is still there",
 		})
 	_ = os.Remove(path)
@@ -103,7 +103,7 @@ func (g *growth) sizes() (size, old string) {
 }
 
 // growToSize is the advice about expandvolume.
-const growToSize = "make it as large as the third argument says, in bytes, if it is smaller"
+const growToSize = "expand it to the third argument, in bytes, if it is smaller"
 
 // expandVolume calls expandvolume twice, and says whether a host continues.
 func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
@@ -114,7 +114,7 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 	has := g.deviceSize()
 	switch {
 	case c.unsupported():
-		x.pass(name, "Not supported: hosts believe that another program makes the volume larger")
+		x.pass(name, "Not supported: hosts assume that another program expands the volume")
 		return true
 	case !c.ok():
 		x.fail(name, volplane(), growToSize+`, and answer "volumeNewSize" with a number`, "%s", c.why())
@@ -137,7 +137,7 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 		reason = "called again, the volume has " + strconv.FormatInt(again.answer.NewSize, 10) + " bytes, not " +
 			strconv.FormatInt(c.answer.NewSize, 10)
 	case g.deviceSize() != has:
-		reason = "called again, it makes the device larger once more"
+		reason = "called again, it expands the device again"
 	}
 	x.answer(question{"expandvolume-again", volplane(), growToSize, "what is as large already stays as it is"}, reason)
 	g.done = true
@@ -193,11 +193,11 @@ func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
 	case err != nil && x.withheld(g):
 		return false
 	case err != nil:
-		x.fail(name, both(), growFS, "Not supported, and a host cannot grow it: %v", err)
+		x.fail(name, both(), growFS, "Not supported, and a host cannot expand it: %v", err)
 		return false
 	default:
 		g.done = true
-		x.pass(name, "Not supported: the host grows the filesystem")
+		x.pass(name, "Not supported: the host expands the filesystem")
 	}
 	return true
 }
@@ -211,7 +211,7 @@ func (x *exam) withheld(g *growth) bool {
 	}
 	x.add(finding.Finding{
 		Check: "expandfs", Level: finding.Warn,
-		Message: "not judged: a mounted ext4 grows only with CAP_SYS_RESOURCE, which this host withholds",
+		Message: "not judged: a mounted ext4 can be expanded only with CAP_SYS_RESOURCE, which this host withholds",
 		Next:    finding.Administrator.Should("run the doctor where the capability is granted, or with --fstype xfs"),
 	})
 	return true
@@ -236,7 +236,7 @@ func (x *exam) grown(g *growth) {
 		x.fail("grown", both(), growFS+"; it is called if init says requiresFSResize",
 			"the driver answers Success, and the filesystem has %d bytes, and had %d", u.Total, g.had)
 	default:
-		x.warn("grown", "do it in expandvolume or expandfs, if the volumes can grow",
-			"hosts take the volume for %d bytes now, and its filesystem has %d, as before", g.size, u.Total)
+		x.warn("grown", "do it in expandvolume or expandfs, if the volumes can be expanded",
+			"hosts now assume %d bytes for the volume, and its filesystem has %d, as before", g.size, u.Total)
 	}
 }

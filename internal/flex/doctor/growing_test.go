@@ -209,7 +209,7 @@ func TestHostGrows(t *testing.T) {
 }
 
 // TestWithheldCapability: what the host withholds is not the driver's fault, whether the host or the
-// driver grows the filesystem.
+// driver expands the filesystem.
 func TestWithheldCapability(t *testing.T) {
 	t.Parallel()
 	own := onLoop()

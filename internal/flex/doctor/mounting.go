@@ -18,14 +18,14 @@ import (
 // Advice that several findings share.
 const (
 	giveOptions    = "if the volume needs them, give options with --option, --fstype and --secret-file"
-	lookFirst      = "look at the mount table first, and answer Success when it is mounted"
+	lookFirst      = "read the mount table first, and answer Success when it is mounted"
 	quoteArguments = `use "$2" and "$@", never $2 or $*`
 	takeAway       = "take away what was mounted before answering Failure"
 )
 
 // byHand returns a shell command that calls the driver as the examination did.
 func (x *exam) byHand(call string) string {
-	return "run it by hand: " + filepath.Base(x.Path) + " " + call
+	return "run it manually: " + filepath.Base(x.Path) + " " + call
 }
 
 // mountable makes the checks of mount and unmount.
@@ -156,7 +156,7 @@ func (x *exam) undoes(ctx context.Context, name string, op decide.Operation, dir
 		}
 		x.pass(name, "nothing is mounted any more")
 	case calls > 1:
-		x.warn(name, "unmount all of it at once", "it takes %d calls until nothing is mounted any more", calls)
+		x.warn(name, "unmount all of it in one call", "it takes %d calls until nothing is mounted any more", calls)
 	default:
 		x.pass(name, "nothing is mounted any more")
 	}
@@ -267,7 +267,7 @@ func (x *exam) keepsData(ctx context.Context, v vol) {
 	} else if kept {
 		x.pass("data", "what was written is there after the volume was unmounted, also twice")
 	} else {
-		x.pass("data", "what was written goes with the unmount")
+		x.pass("data", "what was written is lost after the unmount")
 	}
 	if read() {
 		_ = os.Remove(filepath.Join(v.dir, marker))
@@ -299,11 +299,11 @@ func (x *exam) inUse(ctx context.Context, v vol) {
 		x.fail(name, both(), "delete nothing in unmount but an empty directory, by rmdir",
 			"unmount of what is in use deletes what was written to it")
 	case c.ok() && left:
-		x.warn(name, "look at the exit code of umount, and answer Failure",
+		x.warn(name, "check the exit code of umount, and answer Failure",
 			"unmount of what is in use answers Success, and it is still mounted: hosts notice that, and try again")
 	case !left:
 		x.warn(name, "use umount without -l and -f",
-			"what is in use is taken away: its users go on, and nobody sees that they do")
+			"a volume in use is unmounted: its users continue unnoticed")
 	default:
 		x.pass(name, "what is in use stays")
 	}
@@ -396,7 +396,7 @@ func (x *exam) failing(ctx context.Context) {
 	case c.unsupported():
 		x.pass(name, "mount is left to the host")
 	case c.ok():
-		x.warn(name, "look at the exit code of each program",
+		x.warn(name, "check the exit code of each program",
 			"mount answers Success where there is a file in the place of the directory")
 	case len(left) > 0 && left[0].Path == v.dir:
 		x.fail(name, kubernetes(), takeAway, "mount fails and leaves %s mounted: Kubernetes takes it for the volume when "+

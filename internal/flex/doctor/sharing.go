@@ -36,17 +36,18 @@ func (x *exam) bothUp(ctx context.Context, a, b vol) bool {
 	is := func(v vol) bool { return len(within(table, v.dir)) > 0 }
 	switch {
 	case first.ok() && !is(a) || second.ok() && !is(b):
-		x.fail(name, both(), advice, "two mounts at once, for two pods: one of them answers Success, and nothing is mounted")
+		x.fail(name, both(), advice, "two mounts at the same time, for two pods: one of them answers Success, and nothing "+
+			"is mounted")
 		return false
 	case first.ok() && second.ok():
-		x.pass(name, "two mounts at once, for two pods, both succeed")
+		x.pass(name, "two mounts at the same time, for two pods, both succeed")
 		return true
 	}
 	failed, why := a, first.why()
 	if first.ok() {
 		failed, why = b, second.why()
 	}
-	x.warn(name, advice, "two mounts at once, for two pods: %s", why)
+	x.warn(name, advice, "two mounts at the same time, for two pods: %s", why)
 	return (first.ok() || second.ok()) && x.up(ctx, failed)
 }
 
@@ -61,10 +62,10 @@ func (x *exam) oneOfTwo(ctx context.Context, a, b vol) {
 		x.fail(name, both(), "unmount the one directory that is given",
 			"what is unmounted for one pod is gone for another one")
 	case left && c.ok():
-		x.fail(name, kubernetes(), "unmount the directory that is given, whoever else has the volume",
+		x.fail(name, kubernetes(), "unmount the directory that is given, whatever else uses the volume",
 			"what is mounted for another pod stays mounted for the one")
 	case left:
-		x.fail(name, both(), "unmount the directory that is given, whoever else has the volume",
+		x.fail(name, both(), "unmount the directory that is given, whatever else uses the volume",
 			"what is mounted for another pod stays mounted for the one: %s", c.why())
 	default:
 		x.pass(name, "each pod's volume is its own")

@@ -106,7 +106,7 @@ func Known(name decide.Name, path string, can decide.Capabilities, o Options) (*
 	}
 	file, hash, err := identify(path)
 	if err != nil {
-		return nil, fmt.Errorf("look at driver %s: %w", name, err)
+		return nil, fmt.Errorf("stat driver %s: %w", name, err)
 	}
 	return &Driver{
 		Name: name, Path: path, Hash: hash, Capabilities: can, o: o, file: file, unsupported: map[decide.Operation]bool{},

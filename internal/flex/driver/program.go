@@ -24,7 +24,7 @@ type identity struct {
 func identityOf(f *os.File) (identity, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return identity{}, fmt.Errorf("look at %s: %w", f.Name(), err)
+		return identity{}, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
 	return identity{device: st.Dev, inode: st.Ino, size: st.Size, modified: st.Mtim, changed: st.Ctim}, nil
 }

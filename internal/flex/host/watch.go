@@ -197,7 +197,7 @@ func (b *batch) add(root string, e fsnotify.Event) {
 // it does not exist (F-044).
 func (f *finder) scanAll(ctx context.Context) {
 	if err := os.MkdirAll(f.dir, 0o750); err != nil {
-		f.host.Log.Warn("plugin directory cannot be made", "dir", f.dir, "err", err)
+		f.host.Log.Warn("plugin directory cannot be created", "dir", f.dir, "err", err)
 	}
 	for path, was := range f.watch.watched {
 		if info, err := f.stat(path); err != nil || !os.SameFile(was, info) {

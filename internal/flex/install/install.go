@@ -25,7 +25,7 @@ var (
 	// ErrAbsent says that the driver is not installed.
 	ErrAbsent = errors.New("it is not installed")
 	// ErrNoPrevious says that there is no version to go back to.
-	ErrNoPrevious = errors.New("there is no previous version")
+	ErrNoPrevious = errors.New("no previous version exists")
 	// ErrInUse says that volumes of the driver are mounted; nothing has changed.
 	ErrInUse = errors.New("it is in use")
 )
@@ -216,7 +216,7 @@ func (p *place) rollback(ctx context.Context, c change, r *Report) error {
 func (p *place) checkPreviousOwner() error {
 	info, err := os.Lstat(p.beside("previous"))
 	if err != nil {
-		return fmt.Errorf("look at the previous version: %w", err)
+		return fmt.Errorf("read the previous version: %w", err)
 	}
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: the previous version is a %s", ErrRefused, kind(info))

@@ -84,7 +84,7 @@ func (l *lint) hidden(path, name string, info fs.FileInfo) {
 	case strings.HasSuffix(name, ".new") || strings.HasSuffix(name, ".keep"):
 		l.add("unfinished", finding.Warn, path, "an installation was not finished", "install the driver again")
 	case strings.HasSuffix(name, ".removed"):
-		l.add("kept", finding.Warn, path, "a driver was taken away while it was in use; this copy can unmount its volumes",
+		l.add("kept", finding.Warn, path, "a driver was removed while it was in use; this copy can unmount its volumes",
 			"remove it when nothing of it is mounted")
 	}
 }
@@ -92,7 +92,7 @@ func (l *lint) hidden(path, name string, info fs.FileInfo) {
 // driver checks the directory of one driver.
 func (l *lint) driver(ctx context.Context, path, entry string) {
 	if why, err := host.Refused(l.dir, entry); err != nil {
-		l.add("refused", finding.Fail, path, err.Error(), "look at the disk")
+		l.add("refused", finding.Fail, path, err.Error(), "check the disk")
 		return
 	} else if why.Reason != "" {
 		l.add("refused", finding.Fail, path, why.Message, "put it right, or remove it")
@@ -101,7 +101,7 @@ func (l *lint) driver(ctx context.Context, path, entry string) {
 	want := decide.ExecutableName(entry)
 	files, err := os.ReadDir(path)
 	if err != nil {
-		l.add("directory", finding.Fail, path, err.Error(), "look at the disk")
+		l.add("directory", finding.Fail, path, err.Error(), "check the disk")
 		return
 	}
 	if !slices.ContainsFunc(files, func(f fs.DirEntry) bool { return f.Name() == want }) {

@@ -83,7 +83,7 @@ func (o Options) change() (change, error) {
 	c := change{Options: o}
 	var err error
 	if c.name, err = decide.ParseName(o.Name); err != nil {
-		return c, fmt.Errorf("want VENDOR/DRIVER, as example.com/lofs: %w", err)
+		return c, fmt.Errorf("want VENDOR/DRIVER, such as example.com/lofs: %w", err)
 	}
 	c.directory, err = o.find()
 	c.RootDir = o.root(c.directory)

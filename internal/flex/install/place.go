@@ -91,7 +91,7 @@ func (p *place) recover() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at what was kept: %w", err)
+		return fmt.Errorf("read what was kept: %w", err)
 	}
 	if now, err := os.Lstat(p.exe); err == nil && os.SameFile(kept, now) {
 		return remove(p.beside("keep")) // the new version was not installed yet
@@ -145,7 +145,7 @@ func (p *place) makeHome() error {
 	}
 	info, err := os.Lstat(p.home)
 	if err != nil {
-		return fmt.Errorf("look at the driver's directory: %w", err)
+		return fmt.Errorf("read the driver's directory: %w", err)
 	}
 	if !info.IsDir() {
 		return fmt.Errorf("%s is a %s, not a directory: remove it first", p.home, kind(info))

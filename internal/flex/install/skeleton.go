@@ -43,7 +43,7 @@ const goMod = "module example.com/skeleton\n\ngo 1.24\n"
 func (s Skeleton) Write(dir string) ([]string, error) {
 	name, err := decide.ParseName(s.Name)
 	if err != nil {
-		return nil, fmt.Errorf("driver %q: want VENDOR/DRIVER, as example.com/lofs: %w", s.Name, err)
+		return nil, fmt.Errorf("driver %q: want VENDOR/DRIVER, such as example.com/lofs: %w", s.Name, err)
 	}
 	// Names of files, and their templates.
 	parts := [][2]string{{"test.sh", "test.sh"}}

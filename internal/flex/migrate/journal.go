@@ -41,7 +41,7 @@ func (m *Migration) load(ctx context.Context, pv string) (*migrate.Journal, stri
 	}
 	j, err := decode(cm)
 	if err == nil && j.Volume.Name != pv {
-		err = fmt.Errorf("journal %s/%s is of volume %s, not of %s", cm.Namespace, cm.Name, j.Volume.Name, pv)
+		err = fmt.Errorf("journal %s/%s is for volume %s, not for %s", cm.Namespace, cm.Name, j.Volume.Name, pv)
 	}
 	return j, cm.ResourceVersion, err
 }

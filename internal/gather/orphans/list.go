@@ -26,7 +26,7 @@ const (
 )
 
 // ErrEndless says that a driver's list exceeds the limits.
-var ErrEndless = errors.New("its list of volumes has no end")
+var ErrEndless = errors.New("its list of volumes does not end")
 
 // ErrCannotList says that a driver lacks the capability LIST_VOLUMES.
 var ErrCannotList = errors.New("it cannot list its volumes")

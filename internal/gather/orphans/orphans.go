@@ -141,7 +141,7 @@ type Adopted struct {
 
 // Adopt adopts a volume of the driver at a socket. It may be repeated, also after a crash: existing
 // objects are kept. With dryRun the API server checks all requests and stores nothing.
-func (s *Search) Adopt(ctx context.Context, socket string, w decide.Wish, dryRun bool) (Adopted, error) {
+func (s *Search) Adopt(ctx context.Context, socket string, w decide.Request, dryRun bool) (Adopted, error) {
 	d, err := dial(ctx, socket)
 	if err != nil {
 		return Adopted{}, err
@@ -151,7 +151,7 @@ func (s *Search) Adopt(ctx context.Context, socket string, w decide.Wish, dryRun
 		return Adopted{}, fmt.Errorf("the driver at %s is %s, not %s: %w", socket, d.Name,
 			decide.Printable(w.Driver), ErrRefused)
 	}
-	f := decide.AdoptionFacts{Wish: w}
+	f := decide.AdoptionFacts{Request: w}
 	if f.Facts, err = s.gather(ctx, d); err != nil {
 		return Adopted{}, err
 	}
@@ -166,7 +166,7 @@ func (s *Search) Adopt(ctx context.Context, socket string, w decide.Wish, dryRun
 }
 
 func (s *Search) gatherAdoption(ctx context.Context, f *decide.AdoptionFacts) error {
-	w := f.Wish
+	w := f.Request
 	if s.Records != nil && w.Driver == volume.LocalDriver {
 		f.Contents = s.Records.Contents(ctx, w.Handle)
 	}
@@ -220,7 +220,7 @@ func (s *Search) apply(
 	claim, err := s.Client.CoreV1().PersistentVolumeClaims(a.Claim.Namespace).Create(ctx, a.Claim,
 		metav1.CreateOptions{DryRun: mode, FieldManager: manager})
 	if err != nil {
-		return out, fmt.Errorf("make claim %s/%s of pv/%s: %w", a.Claim.Namespace, a.Claim.Name, a.Object.Name, err)
+		return out, fmt.Errorf("create claim %s/%s for pv/%s: %w", a.Claim.Namespace, a.Claim.Name, a.Object.Name, err)
 	}
 	out.Claim, out.Claimed = claim, true
 	return out, nil

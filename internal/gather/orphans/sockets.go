@@ -78,7 +78,8 @@ func announced(ctx context.Context, path string) (string, error) {
 	case socket == "":
 		return path, nil
 	case !filepath.IsAbs(socket):
-		return "", fmt.Errorf("the driver announced at %q names the socket %.200q, which is no absolute path", path, socket)
+		return "", fmt.Errorf("the driver announced at %q names the socket %.200q, which is not an absolute path", path,
+			socket)
 	}
 	return socket, nil
 }

@@ -69,7 +69,7 @@ func (m *mistakes) roles(all []Process) {
 		}
 		for _, r := range p.Roles {
 			if r != RoleController && r != RoleNode {
-				m.add(field, "there is no role %.40q; write %s or %s", r, RoleController, RoleNode)
+				m.add(field, "unknown role %.40q; use %s or %s", r, RoleController, RoleNode)
 			} else if first := owner[r]; first != "" {
 				m.add(field, "%s has the role %s already; write each role once", first, r)
 			} else {
@@ -166,7 +166,7 @@ func (m *mistakes) environment(field string, p Process) {
 		variable(field+".name", v.Name)
 		m.reference(field+".secret", v.Secret, "Secret")
 		if problems := validation.IsConfigMapKey(v.Key); len(problems) > 0 {
-			m.add(field+".key", "%.80q is no key of a Secret: %s", v.Key, problems[0])
+			m.add(field+".key", "%.80q is not a key of a Secret: %s", v.Key, problems[0])
 		}
 	}
 }
@@ -185,7 +185,7 @@ func (m *mistakes) reference(field, ref, kind string) {
 // object wants the name of an object of the API.
 func (m *mistakes) object(field, name string) {
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		m.add(field, "%.80q is no name of an object: %s", name, problems[0])
+		m.add(field, "%.80q is not a name of an object: %s", name, problems[0])
 	}
 }
 

@@ -78,7 +78,7 @@ func linkAccounts(place string) error {
 		return err
 	}
 	if there, err := os.Readlink(place); err != nil || there != target {
-		return fmt.Errorf("%s is there already, as in a Pod of Kubernetes, and is used by other programs: run the driver on "+
+		return fmt.Errorf("%s already exists, as in a Pod of Kubernetes, and is used by other programs: run the driver on "+
 			"a host without it, or remove serviceAccount from its file", place)
 	}
 	return nil

@@ -105,7 +105,7 @@ func Import(objects []*unstructured.Unstructured, o Options) Result {
 	}
 	if len(m.drivers) == 0 && len(m.Missing) == 0 {
 		m.Missing = append(m.Missing, Note{Object: "the manifests", Why: "no workload has a container with a CSI driver; " +
-			"render the chart, or give the files of the driver and not only those of its objects"})
+			"render the chart, or use the files of the driver and not only those of its objects"})
 	}
 	return m.Result
 }

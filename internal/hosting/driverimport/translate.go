@@ -246,7 +246,8 @@ func (m *importer) mounts(w workload, c *corev1.Container, t *translation) {
 		switch of := w.Volumes[i]; {
 		case of.HostPath != nil:
 			if t.mounts[to] != to && path.Clean(of.HostPath.Path) != to && !t.used[to] {
-				m.left(w.object, at, "it finds %s of the host at %s; tell it the path on the host, or make a link", t.mounts[to],
+				m.left(w.object, at, "it finds %s of the host at %s; set it to the path on the host, or create a link",
+					t.mounts[to],
 					to)
 			}
 		case of.ConfigMap != nil:

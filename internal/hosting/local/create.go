@@ -141,7 +141,7 @@ func checkParameters(all map[string]string) error {
 		// capability counts.
 		if !strings.HasPrefix(key, reserved) && !strings.EqualFold(key, "fstype") {
 			return status.Errorf(codes.InvalidArgument,
-				"parameter %.128q is not known; this driver has none, take it out of the class", key)
+				"parameter %.128q is not known; this driver has none, remove it from the class", key)
 		}
 	}
 	return nil
@@ -174,7 +174,7 @@ func checkCapabilities(all []*csipb.VolumeCapability) (string, error) {
 			}
 			if _, err := mount.SmallestFS(fsType); err != nil {
 				return "", status.Errorf(codes.InvalidArgument,
-					"filesystem type %.40q is not supported; there are ext4, xfs and btrfs", fsType)
+					"filesystem type %.40q is not supported; supported are ext4, xfs and btrfs", fsType)
 			}
 		}
 	}
@@ -267,7 +267,7 @@ func smallestFS(fsType string) (int64, error) {
 func checkRange(r *csipb.CapacityRange) error {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 || orNone(limit) < required {
-		return status.Errorf(codes.OutOfRange, "between %d and %d bytes there is no size", required, limit)
+		return status.Errorf(codes.OutOfRange, "no possible size is between %d and %d bytes", required, limit)
 	}
 	return nil
 }

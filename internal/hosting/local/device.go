@@ -149,12 +149,12 @@ func syncDevice(device string) error {
 func readOnly(device string) (bool, error) {
 	f, err := os.Open(device)
 	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", device, err)
+		return false, fmt.Errorf("stat %s: %w", device, err)
 	}
 	defer f.Close()
 	flag, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
 	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", device, err)
+		return false, fmt.Errorf("stat %s: %w", device, err)
 	}
 	return flag != 0, nil
 }

@@ -226,7 +226,7 @@ func (p *pool) unpublish(id, node string) error {
 func (p *pool) grow(id string, size int64) error {
 	image, err := os.OpenFile(p.image(volumes, id), os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return fmt.Errorf("grow %s: %w", id, err)
+		return fmt.Errorf("expand %s: %w", id, err)
 	}
 	defer image.Close()
 	info, err := image.Stat()
@@ -234,7 +234,7 @@ func (p *pool) grow(id string, size int64) error {
 		err = errors.Join(image.Truncate(size), image.Sync())
 	}
 	if err != nil {
-		return fmt.Errorf("grow %s: %w", id, err)
+		return fmt.Errorf("expand %s: %w", id, err)
 	}
 	return nil
 }

@@ -48,8 +48,8 @@ func (c *groupController) CreateVolumeGroupSnapshot(
 		return nil, failure(err)
 	}
 	if !slices.Equal(g.Sources, sources) {
-		return nil, status.Errorf(codes.AlreadyExists, "group %s exists of %d volumes, which are not the ones asked for; "+
-			"delete it first or choose another name", g.ID, len(g.Sources))
+		return nil, status.Errorf(codes.AlreadyExists, "group %s already exists with %d volumes, which are not the ones "+
+			"requested; delete it first or choose another name", g.ID, len(g.Sources))
 	}
 	return &csipb.CreateVolumeGroupSnapshotResponse{GroupSnapshot: c.pool.describeGroup(g, members)}, nil
 }

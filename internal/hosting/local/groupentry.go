@@ -72,7 +72,7 @@ func readGroup(dir, id string) (group, []record, error) {
 			return g, nil, err
 		}
 		if s.Source != source {
-			return g, nil, damaged(dir, fmt.Errorf("%s is of volume %.128q", member, s.Source))
+			return g, nil, damaged(dir, fmt.Errorf("%s is for volume %.128q", member, s.Source))
 		}
 		members = append(members, s)
 	}

@@ -174,14 +174,14 @@ func TestSizes(t *testing.T) {
 		{0, 1, "block", 0, "raise the limit"},
 		{1, mib - 1, "block", 0, "raise the limit"},
 		{1, 299 * mib, "xfs", 0, "raise the limit"},
-		{2 * mib, mib, "block", 0, "no size"},
+		{2 * mib, mib, "block", 0, "no possible size"},
 		{7 * exbi, 0, "block", 0, "ask for less"},
 		{math.MaxInt64, 0, "block", 0, "ask for less"},
 		{math.MaxInt64, math.MaxInt64, "block", 0, "ask for less"},
 		{math.MaxInt64 - sizeStep, 0, "block", 0, "ask for less"},
-		{-1, 0, "block", 0, "no size"},
-		{0, -1, "block", 0, "no size"},
-		{math.MinInt64, math.MinInt64, "block", 0, "no size"},
+		{-1, 0, "block", 0, "no possible size"},
+		{0, -1, "block", 0, "no possible size"},
+		{math.MinInt64, math.MinInt64, "block", 0, "no possible size"},
 	} {
 		r := request(fmt.Sprint("v", i), 0, c.fsType)
 		r.CapacityRange = &csipb.CapacityRange{RequiredBytes: c.required, LimitBytes: c.limit}

@@ -291,7 +291,7 @@ func (n *node) grow(ctx context.Context, v record, at mount.Point, staging strin
 	err := mount.Grow(ctx, at.Source, at.Path, at.Type)
 	if err != nil && (at.ReadOnly || at.NoWrites) {
 		return status.Errorf(codes.FailedPrecondition,
-			"volume %s is mounted read-only, and its filesystem does not grow so; mount it to be written", v.ID)
+			"volume %s is mounted read-only, and its filesystem cannot be expanded; mount it read-write", v.ID)
 	}
 	return err
 }

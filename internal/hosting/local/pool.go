@@ -24,7 +24,7 @@ var (
 	errMissing = errors.New("does not exist")
 	errID      = errors.New("is not an id of this driver")
 	errDamaged = errors.New("is damaged")
-	errBusy    = errors.New("another operation on it is under way; try again when that has ended")
+	errBusy    = errors.New("another operation on it is in progress; try again after that has ended")
 	errServed  = errors.New("another driver serves this node with this pool; stop it first")
 )
 
@@ -162,7 +162,7 @@ func (p *pool) identify() error {
 		return err
 	}
 	if about.ID == "" {
-		return fmt.Errorf("%s names no id: restore it from a backup", path)
+		return fmt.Errorf("%s does not name an id: restore it from a backup", path)
 	}
 	p.id = about.ID
 	return nil
@@ -344,7 +344,7 @@ func readEntry(dir, id string) (record, error) {
 }
 
 func damaged(dir string, why error) error {
-	return fmt.Errorf("%s %w, nothing was changed: %w; restore what is missing in %s, or delete that directory by hand",
+	return fmt.Errorf("%s %w, nothing was changed: %w; restore what is missing in %s, or delete that directory manually",
 		filepath.Base(dir), errDamaged, why, dir)
 }
 

@@ -44,7 +44,7 @@ func Gate() int {
 	}
 	w, err := hear(os.NewFile(wordFD, "word"))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "volplane: not started: whoever starts programs has not said which:", err)
+		fmt.Fprintln(os.Stderr, "volplane: not started: it is not known which program to start:", err)
 		return gateClosed
 	}
 	failed := become(w)

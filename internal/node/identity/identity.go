@@ -180,7 +180,7 @@ func (n *Node) ensure(ctx context.Context) (*corev1.Node, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		n.Log.Warn("node cannot be written, will be tried again", "attempt", attempt+1, "err", err)
+		n.Log.Warn("node cannot be written, will be retried", "attempt", attempt+1, "err", err)
 		pause(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
 	}
 }
@@ -206,7 +206,7 @@ func (n *Node) recreateNode(ctx context.Context) {
 // again after the driver's error; otherwise a user has to act.
 func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 	if noted := n.object.noteRefused(ctx, driver, err); noted != nil && ctx.Err() == nil {
-		n.Log.Warn("node cannot be told of a refused driver", "driver", driver, "err", noted)
+		n.Log.Warn("a refused driver cannot be reported to the node", "driver", driver, "err", noted)
 	}
 	if err == nil {
 		return
@@ -228,7 +228,7 @@ func (n *Node) register(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		n.Log.Error("drivers cannot register, will be tried again", "attempt", attempt+1, "err", err)
+		n.Log.Error("drivers cannot register, will be retried", "attempt", attempt+1, "err", err)
 		pause(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
 	}
 }
@@ -243,7 +243,7 @@ func (n *Node) dropStale(ctx context.Context) {
 			return
 		}
 		if ctx.Err() == nil {
-			n.Log.Warn("drivers that are gone stay with the node, will be tried again", "attempt", attempt+1, "err", err)
+			n.Log.Warn("drivers that are gone stay with the node, will be retried", "attempt", attempt+1, "err", err)
 		}
 		pause(ctx, n.RetryMax)
 	}

@@ -35,7 +35,7 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration, turned f
 			wait = queue.Backoff{Min: retryMin, Max: heartbeatEvery}.Pause(failed)
 			// A cluster that is being started may not have the namespace of leases yet.
 			if failed++; failed > 3 && ctx.Err() == nil {
-				o.log.Warn("lease of the node cannot be renewed, will be tried again", "attempt", failed, "err", err)
+				o.log.Warn("lease of the node cannot be renewed, will be retried", "attempt", failed, "err", err)
 			}
 		}
 		pause(ctx, wait)

@@ -78,7 +78,7 @@ func (l *limits) run(ctx context.Context, every time.Duration) {
 				asking.Go(func() {
 					defer l.finish(name)
 					if err := l.ask(ctx, name); err != nil && ctx.Err() == nil {
-						l.object.log.Warn("attach limit of driver cannot be read again, the old one stays", "driver", name, "err", err)
+						l.object.log.Warn("attach limit of driver cannot be read again, the old one is kept", "driver", name, "err", err)
 					}
 				})
 			}

@@ -17,7 +17,7 @@ import (
 // failure needs no other retry.
 func (n *Node) SetStorageHealth(ctx context.Context, driver string, conditions []storagev1.StorageHealthCondition) {
 	if err := n.object.setStorage(ctx, driver, conditions); err != nil && ctx.Err() == nil {
-		n.Log.Warn("health of a driver's storage is not written, will be tried again", "driver", driver, "err", err)
+		n.Log.Warn("health of a driver's storage cannot be written, will be retried", "driver", driver, "err", err)
 	}
 }
 

@@ -46,7 +46,7 @@ type file struct {
 func Open(dir, boot string) (*Journal, []string, error) {
 	j := &Journal{dir: dir}
 	if err := j.prepare(); err != nil {
-		return nil, nil, fmt.Errorf("make journal: %w", err)
+		return nil, nil, fmt.Errorf("create journal: %w", err)
 	}
 	kind := kind()
 	// If the disk is full, the mark is lost only if this process crashes before it has rebuilt records.

@@ -37,7 +37,7 @@ type Options struct {
 func Rebuild(o Options, node *corev1.Node, recordsLost bool) bool {
 	points, err := mount.Below(o.Root)
 	if err != nil {
-		o.Log.Error("lost records are not looked for", "err", err)
+		o.Log.Error("lost records are not searched for", "err", err)
 		return false
 	}
 	s := search{

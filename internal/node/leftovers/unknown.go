@@ -67,7 +67,7 @@ func (o Options) report(node *corev1.Node, paths []string) {
 		return
 	}
 	slices.Sort(paths)
-	o.Log.Error("unknown mounts stay, nothing says which volumes they are", "paths", paths)
+	o.Log.Error("unknown mounts stay, it is not known which volumes they are", "paths", paths)
 	o.Events.Warn(node, decide.UnknownMounts(paths))
 }
 

@@ -152,7 +152,7 @@ func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, sick volume.B
 	was := volume.CauseOf(pod.Annotations[volume.AnnCauseHealthy], "")
 	c = &corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy),
-		Message: "all volumes are healthy again",
+		Message: "all volumes are healthy",
 	}
 	pending := false
 	for _, u := range p.Finder.Of(pod) {

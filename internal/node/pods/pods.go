@@ -187,7 +187,7 @@ func inProgress(r volume.Reason) bool {
 // End deletes a Pod whose use of a volume a user has ended by unmounting its path. The rest is cleaned up as for any
 // deleted Pod.
 func (p *Pods) End(ctx context.Context, pod *corev1.Pod) error {
-	p.Log.Info("the path of a Pod was unmounted by hand, so the Pod is deleted", "pod", cluster.Key(pod),
+	p.Log.Info("the path of a Pod was unmounted manually, so the Pod is deleted", "pod", cluster.Key(pod),
 		"path", pod.Annotations[volume.AnnMountAt])
 	return p.delete(ctx, pod, metav1.DeleteOptions{})
 }

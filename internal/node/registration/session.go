@@ -107,7 +107,7 @@ func (s *session) run(ctx context.Context) {
 				level = slog.LevelWarn
 				s.refuse(ctx, err)
 			}
-			s.log.Log(ctx, level, "driver is not registered, will be tried again",
+			s.log.Log(ctx, level, "driver is not registered, will be retried",
 				"attempt", s.failed, "pause", pause, "err", err)
 			retry = time.After(pause)
 		}
@@ -205,7 +205,7 @@ func (s *session) register(ctx context.Context) error {
 	defer cancel()
 	if _, told := client.NotifyRegistrationStatus(tell, answer); told != nil && err == nil {
 		// The registration is valid nevertheless.
-		s.log.Warn("driver cannot be told that it is registered", "driver", info.GetName(), "err", told)
+		s.log.Warn("driver cannot be notified of its registration", "driver", info.GetName(), "err", told)
 	}
 	return err
 }
@@ -259,8 +259,8 @@ func (s *session) dial(ctx context.Context, name, endpoint string, nodeOnly bool
 	switch {
 	case errors.Is(err, csi.ErrControllerLost):
 		if s.lost++; s.lost == maxLost {
-			s.log.Warn("the driver ends when it is asked for its controller, and is not asked any more until this agent "+
-				"starts again: it is taken for the node's process of a driver in several", "driver", name)
+			s.log.Warn("the driver ends when it is asked for its controller, and is not asked again until this agent "+
+				"restarts: it is treated as the node process of a driver that has several", "driver", name)
 		}
 	case err == nil && s.lost < maxLost:
 		s.lost = 0

@@ -61,7 +61,7 @@ type Watcher struct {
 // Run registers drivers until ctx ends. They stay registered, because they work without the agent.
 func (w *Watcher) Run(ctx context.Context) error {
 	if err := os.MkdirAll(w.Dir, 0o700); err != nil {
-		return fmt.Errorf("make directory of registration sockets: %w", err)
+		return fmt.Errorf("create directory of registration sockets: %w", err)
 	}
 	events, errs, stop := w.notices()
 	defer stop()
@@ -178,7 +178,7 @@ func (w *Watcher) claim(name, path string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if owner, taken := w.owners[name]; taken && owner != path {
-		return fmt.Errorf("driver %s is registered by %s already", name, owner)
+		return fmt.Errorf("driver %s is already registered by %s", name, owner)
 	}
 	w.owners[name] = path
 	return nil

@@ -154,7 +154,7 @@ func (f *Finder) checkHostPath(pod *corev1.Pod, path string) error {
 	}
 	for _, dir := range f.ProtectedDirs() {
 		if path == dir || strings.HasPrefix(path, dir+"/") || strings.HasPrefix(dir, path+"/") {
-			return fmt.Errorf("%w: %.200s is at, in or above %s, which volumes live by", ErrHostPath, path, dir)
+			return fmt.Errorf("%w: %.200s is at, in or above %s, which volumes depend on", ErrHostPath, path, dir)
 		}
 	}
 	if n := len(f.Of(pod)); n != 1 {

@@ -143,7 +143,7 @@ func (d *applier) checkNotStale() error {
 			return err
 		}
 	}
-	return fmt.Errorf("volume %s was detached from node %s and attached again, what is mounted of it is old: %w",
+	return fmt.Errorf("volume %s was detached from node %s and attached again, its mounts are outdated: %w",
 		d.f.Volume, d.f.Node, errNotYet)
 }
 
@@ -220,7 +220,7 @@ func (d *applier) stage(ctx context.Context) error {
 	if err := mount.MakeBelow(d.Root, r.StagingPath); err != nil {
 		// The driver was not called.
 		r.Stage, d.dirty = before, true
-		return fmt.Errorf("make staging directory: %w", err)
+		return fmt.Errorf("create staging directory: %w", err)
 	}
 	if group := d.f.mountGroup(nil); group != "" && capability.GetMount() != nil {
 		capability.GetMount().VolumeMountGroup = group
@@ -291,7 +291,7 @@ func (d *applier) unstage(ctx context.Context) error {
 	} else {
 		// A driver without STAGE_UNSTAGE_VOLUME may not be called for that, and nothing else removes what it staged when it
 		// still had the capability.
-		d.Log.Warn("the driver does not stage any more, what it has staged is unmounted without it", "driver", d.f.Driver,
+		d.Log.Warn("the driver no longer stages volumes, what it has staged is unmounted without it", "driver", d.f.Driver,
 			"volume", d.f.Volume, "path", r.StagingPath)
 	}
 	if err := d.verifyRemoved(r.StagingPath, wrapCall(d.f.Driver, "NodeUnstageVolume", err)); err != nil {

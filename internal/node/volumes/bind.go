@@ -17,7 +17,7 @@ func (d *applier) bind(path string) error {
 	c := d.consumer(path)
 	t, host := d.rec.Target(path), c.HostPath
 	if t == nil {
-		return fmt.Errorf("%w: there is no target %s", uses.ErrHostPath, path)
+		return fmt.Errorf("%w: target %s does not exist", uses.ErrHostPath, path)
 	}
 	if err := d.checkAbove(c.UID, host); err != nil {
 		return err
@@ -104,13 +104,13 @@ func (d *applier) checkHostPath(host string) error {
 		return fmt.Errorf("%w: volume %s is a block device", uses.ErrHostPath, d.f.Volume)
 	}
 	if protected, err := mount.Within(host, d.Finder.ProtectedDirs()...); err != nil || protected {
-		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one",
+		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes depend on, or covers one",
 			uses.ErrHostPath, host))
 	}
 	info, err := os.Lstat(host)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: make the directory first: %w", uses.ErrHostPath, err)
+		return fmt.Errorf("%w: create the directory first: %w", uses.ErrHostPath, err)
 	case !info.IsDir():
 		return fmt.Errorf("%w: %s is not a directory", uses.ErrHostPath, host)
 	}

@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-var errNotGrown = errors.New("the driver said that it has grown the volume, but not to the size that was requested")
+var errNotGrown = errors.New("the driver reported that it expanded the volume, but not to the requested size")
 
 // grow expands the volume on the node, where a Pod has it, and then writes the new size to the Pod's claim.
 func (d *applier) grow(ctx context.Context, path string) error {

@@ -57,7 +57,7 @@ func differences(r *decide.Record, points map[string]mount.Point) []string {
 func (v *Volumes) CheckMounts() {
 	points, err := v.table.Points()
 	if err != nil {
-		v.Log.Warn("mount table cannot be read, changes of mounts are found late", "err", err)
+		v.Log.Warn("mount table cannot be read, changes of mounts are noticed late", "err", err)
 		return
 	}
 	for _, r := range v.Journal.List() {

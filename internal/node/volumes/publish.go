@@ -28,8 +28,8 @@ import (
 const lookPause = 50 * time.Millisecond
 
 var (
-	errNotMounted = errors.New("the driver said that the volume is mounted, but it is not in the mount table")
-	errNoDevice   = errors.New("the driver said that the volume is published, but there is no block device")
+	errNotMounted = errors.New("the driver reported that the volume is mounted, but it is not in the mount table")
+	errNoDevice   = errors.New("the driver reported that the volume is published, but there is no block device")
 )
 
 func (d *applier) publish(ctx context.Context, path string) error {
@@ -53,7 +53,7 @@ func (d *applier) publish(ctx context.Context, path string) error {
 		// The driver was not called.
 		d.restorePhase(path, before)
 		d.dirty = true
-		return fmt.Errorf("make parent of target: %w", err)
+		return fmt.Errorf("create parent of target: %w", err)
 	}
 	_, err = d.f.driver.NodeClient().NodePublishVolume(ctx, request)
 	d.dirty = true
@@ -172,7 +172,7 @@ func (d *applier) awaitMounted(ctx context.Context, path string) error {
 		}
 	}
 	if err == nil {
-		d.Log.Warn("the driver said that the volume is mounted before it was", "driver", d.f.Driver, "volume",
+		d.Log.Warn("the driver reported that the volume is mounted before it was", "driver", d.f.Driver, "volume",
 			uses.VolumeAt(path), "path", path, "late", time.Since(began))
 	}
 	return err
@@ -196,7 +196,7 @@ func (d *applier) checkMounted(path string) error {
 func (d *applier) link(t *decide.Target) error {
 	at := uses.DeviceLink(d.Root, t.PodUID, uses.VolumeAt(t.Path))
 	if err := mount.MakeBelow(d.Root, filepath.Dir(at)); err != nil {
-		return fmt.Errorf("make parent of device link: %w", err)
+		return fmt.Errorf("create parent of device link: %w", err)
 	}
 	return mount.Link(t.Path, at)
 }

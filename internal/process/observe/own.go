@@ -55,7 +55,8 @@ func ownFamilies() []Family {
 			FromBoth,
 		},
 		{
-			Waiting, gauge, cause, "Number of objects that wait, by the cause that volplane why tells of them.", nil, FromPlane,
+			Waiting, gauge, cause, "Number of objects that wait, by the cause that volplane why reports for " +
+				"them.", nil, FromPlane,
 		},
 		{
 			WaitingOldest, gauge, cause, "Age of the oldest object that waits for this cause and whose time is known.", nil,

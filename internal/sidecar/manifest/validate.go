@@ -40,14 +40,14 @@ func (o Options) nameFaults() []fault {
 			len(o.Driver) > 63 || len(validation.IsDNS1123Subdomain(o.Driver)) > 0,
 			fmt.Sprintf("the driver's name %.80q is not a domain name of at most 63 small characters", o.Driver),
 		},
-		{len(validation.IsDNS1123Label(o.Namespace)) > 0, fmt.Sprintf("%.80q is no name of a namespace", o.Namespace)},
+		{len(validation.IsDNS1123Label(o.Namespace)) > 0, fmt.Sprintf("%.80q is not a name of a namespace", o.Namespace)},
 		{
 			o.OwnNamespace && (o.Namespace == corev1.NamespaceDefault || strings.HasPrefix(o.Namespace, "kube-")),
 			fmt.Sprintf("the namespace %s is not the driver's alone, and cannot be created with it", o.Namespace),
 		},
 		{
 			len(o.base()) > maxBase || len(validation.IsDNS1123Label(o.base())) > 0,
-			fmt.Sprintf("%.80q is no name of at most %d characters for objects", o.Name, maxBase),
+			fmt.Sprintf("%.80q is not a name of at most %d characters for objects", o.Name, maxBase),
 		},
 		{o.Image == "", "the image with volplane is not named"},
 		{o.DriverImage == "", "the driver's image is not named"},
@@ -57,7 +57,7 @@ func (o Options) nameFaults() []fault {
 func (o Options) shapeFaults() []fault {
 	alone := o.Shape == DaemonSet
 	return []fault{
-		{!slices.Contains(Shapes(), o.Shape), fmt.Sprintf("there is no shape %.80q: there are %s", o.Shape,
+		{!slices.Contains(Shapes(), o.Shape), fmt.Sprintf("unknown shape %.80q: use %s", o.Shape,
 			strings.Join(Shapes(), ", "))},
 		{o.Replicas < 1, "there must be a replica"},
 		{o.Replicas != 1 && o.Shape == StatefulSet, "a StatefulSet has one replica: more need a leader"},
@@ -113,7 +113,7 @@ func (o Options) checkContainer(c Container) error {
 	names := []string{volumeSocket, volumeKubelet, volumeRegistration, volumeTmp}
 	for _, v := range slices.Concat(o.Container.Volumes, c.Volumes) {
 		if slices.Contains(names, v.Name) {
-			return fmt.Errorf("%w: there are two volumes called %q", ErrOptions, v.Name)
+			return fmt.Errorf("%w: two volumes are called %q", ErrOptions, v.Name)
 		}
 		names = append(names, v.Name)
 		if h := v.HostPath; h != nil {
@@ -131,7 +131,7 @@ func (o Options) checkContainer(c Container) error {
 			return fmt.Errorf("%w: two volumes are mounted at %s", ErrOptions, m.MountPath)
 		}
 		if !slices.Contains(names, m.Name) {
-			return fmt.Errorf("%w: there is no volume called %q", ErrOptions, m.Name)
+			return fmt.Errorf("%w: no volume is called %q", ErrOptions, m.Name)
 		}
 		paths = append(paths, m.MountPath)
 	}
@@ -141,7 +141,7 @@ func (o Options) checkContainer(c Container) error {
 func (o Options) checkResources() error {
 	for name := range o.Resources {
 		if !slices.Contains(Containers(), name) {
-			return fmt.Errorf("%w: resources of %q: there are the containers %s", ErrOptions, name,
+			return fmt.Errorf("%w: resources of %q: the containers are %s", ErrOptions, name,
 				strings.Join(Containers(), ", "))
 		}
 	}

@@ -33,7 +33,7 @@ func TestCommandLines(t *testing.T) {
 		"/livenessprobe --logging-format=xml":                             "1 error: --logging-format",
 		"/csi-node-driver-registrar --mode=kubelet-registration-probe":    "0 ",
 		"/volplane-node-sidecars --csi-address=/x":                        "2 error: no program is chosen",
-		"/volplane-node-sidecars --controllers=attacher":                  `2 error: "attacher" is no program of a node`,
+		"/volplane-node-sidecars --controllers=attacher":                  `2 error: "attacher" is not a program of a node`,
 		"/volplane-node-sidecars --help":                                  "2 error: no program is chosen",
 		"/livenessprobe --http-endpoint=256.0.0.1:1 --csi-address=/x --v": "2 error: flag needs an argument: --v",
 		"/livenessprobe --http-endpoint=:http:x --csi-address=/x":         "1 time=",

@@ -44,9 +44,9 @@ func (a ask) problem() string {
 	case a.Token == "":
 		return "security_token is empty"
 	case len(validation.IsDNS1123Label(a.Namespace)) > 0:
-		return "namespace is no name of a namespace"
+		return "namespace is not a name of a namespace"
 	case len(validation.IsDNS1123Subdomain(a.Snapshot)) > 0:
-		return name + " is no name of a VolumeSnapshot"
+		return name + " is not a name of a VolumeSnapshot"
 	case base:
 		return "base_snapshot_id is empty"
 	case len(a.Base) > maxHandle:
@@ -113,7 +113,8 @@ func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, d
 		return status.Errorf(codes.FailedPrecondition, "%s is not bound to VolumeSnapshot %s/%s", content, vs.Namespace,
 			vs.Name)
 	case view.Driver != driver:
-		return status.Errorf(codes.InvalidArgument, "VolumeSnapshot %s/%s is of the driver %s, and this is the service of %s",
+		return status.Errorf(codes.InvalidArgument, "VolumeSnapshot %s/%s belongs to driver %s, and this is the service "+
+			"of %s",
 			vs.Namespace, vs.Name, tell(view.Driver), driver)
 	case !view.Ready || !view.Taken:
 		return status.Errorf(codes.Unavailable, "%s is not ready to use", content)

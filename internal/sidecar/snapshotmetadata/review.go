@@ -65,7 +65,7 @@ func rejected(s authenticationv1.TokenReviewStatus, audience string) string {
 		// An API server that does not know audiences answers like this.
 		return "the API server does not say that it is for " + audience
 	case s.User.Username == "":
-		return "it is of no user"
+		return "it has no user"
 	}
 	return ""
 }

@@ -151,7 +151,7 @@ func (s *server) serve(
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "%d streams are under way, which is as many as there may be; "+
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open, which is the limit; "+
 			"try again later", mostStreams)
 	}
 	return s.limited(ctx, func(ctx context.Context) error { return stream(ctx, t) })

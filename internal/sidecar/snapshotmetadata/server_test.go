@@ -116,12 +116,12 @@ func TestRequests(t *testing.T) {
 		want string
 	}{
 		{func(q *api.GetMetadataAllocatedRequest) { q.SecurityToken = "" }, "security_token is empty"},
-		{func(q *api.GetMetadataAllocatedRequest) { q.Namespace = "" }, "namespace is no name of a namespace"},
-		{func(q *api.GetMetadataAllocatedRequest) { q.Namespace = "a/b" }, "namespace is no name of a namespace"},
-		{func(q *api.GetMetadataAllocatedRequest) { q.SnapshotName = "" }, "snapshot_name is no name of a VolumeSnapshot"},
+		{func(q *api.GetMetadataAllocatedRequest) { q.Namespace = "" }, "namespace is not a name of a namespace"},
+		{func(q *api.GetMetadataAllocatedRequest) { q.Namespace = "a/b" }, "namespace is not a name of a namespace"},
+		{func(q *api.GetMetadataAllocatedRequest) { q.SnapshotName = "" }, "snapshot_name is not a name of a VolumeSnapshot"},
 		{
 			func(q *api.GetMetadataAllocatedRequest) { q.SnapshotName = "../../secrets/x" },
-			"snapshot_name is no name of a VolumeSnapshot",
+			"snapshot_name is not a name of a VolumeSnapshot",
 		},
 		{func(q *api.GetMetadataAllocatedRequest) { q.StartingOffset = -1 }, "starting_offset is negative"},
 		{func(q *api.GetMetadataAllocatedRequest) { q.MaxResults = -1 }, "max_results is negative"},
@@ -130,9 +130,9 @@ func TestRequests(t *testing.T) {
 	}
 	check(t, rows)
 	for text, a := range map[string]ask{
-		"base_snapshot_id is empty":                           {Snapshot: "s"},
-		"target_snapshot_name is no name of a VolumeSnapshot": {Base: "b"},
-		"base_snapshot_id has 1025 bytes, 1024 are allowed":   {Snapshot: "s", Base: strings.Repeat("b", 1025)},
+		"base_snapshot_id is empty":                              {Snapshot: "s"},
+		"target_snapshot_name is not a name of a VolumeSnapshot": {Base: "b"},
+		"base_snapshot_id has 1025 bytes, 1024 are allowed":      {Snapshot: "s", Base: strings.Repeat("b", 1025)},
 		"": {Snapshot: "s", Base: "b"},
 	} {
 		a.Token, a.Namespace, a.Delta = "t", "n", true
@@ -189,7 +189,7 @@ func TestObjects(t *testing.T) {
 		},
 		{
 			"a snapshot of another driver", func(_ *world, _ snap, c content) { c.Spec.Driver = "x.example.com" }, nil,
-			"InvalidArgument: VolumeSnapshot team/monday is of the driver x.example.com, and this is the service of " +
+			"InvalidArgument: VolumeSnapshot team/monday belongs to driver x.example.com, and this is the service of " +
 				driverName,
 		},
 		{
@@ -441,7 +441,7 @@ func TestManyStreams(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		want := fmt.Sprintf("ResourceExhausted: %d streams are under way, which is as many as there may be; try again later",
+		want := fmt.Sprintf("ResourceExhausted: %d streams are open, which is the limit; try again later",
 			mostStreams)
 		if got := w.ask(request()); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)

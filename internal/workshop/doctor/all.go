@@ -78,7 +78,7 @@ func (x *exam) leftovers(ctx context.Context, problems []error) {
 	}
 	if x.creates() {
 		x.conclude(check{
-			name: "leftover-volumes", next: "delete these volumes by hand, and let the driver delete what it makes",
+			name: "leftover-volumes", next: "delete these volumes manually, and let the driver delete what it creates",
 		}, x.leftVolumes(ctx, problems))
 	}
 }
@@ -87,34 +87,34 @@ func (x *exam) leftMounts() verdict {
 	for _, dir := range []string{"pods", "plugins"} {
 		left, err := scratch.Mounts(x.path(dir))
 		if err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		if len(left) > 0 {
-			return wrong("something is still mounted at %s (and %d more)", left[0], len(left)-1)
+			return fail("something is still mounted at %s (and %d more)", left[0], len(left)-1)
 		}
 	}
-	return well("nothing is left mounted")
+	return pass("nothing is left mounted")
 }
 
 func (x *exam) leftVolumes(ctx context.Context, problems []error) verdict {
 	if len(problems) > 0 {
-		return wrong("a volume cannot be taken back: %v (and %d more)", problems[0], len(problems)-1)
+		return fail("a volume cannot be taken back: %v (and %d more)", problems[0], len(problems)-1)
 	}
 	if !x.lists() {
-		return well("every volume was deleted")
+		return pass("every volume was deleted")
 	}
 	left, err := x.added(ctx)
 	switch {
 	case err != nil:
-		return unable(err)
+		return skipped(err)
 	case len(left) == 0:
-		return well("no volume is left")
+		return pass("no volume is left")
 	}
 	text := fmt.Sprintf("%d volumes are there that were not there before: %.128q", len(left), left[0])
-	if !x.node.ours() {
-		return doubtful("%s; were they made by others?", text)
+	if !x.node.startedByUs() {
+		return warn("%s; were they created by others?", text)
 	}
-	return wrong("%s", text)
+	return fail("%s", text)
 }
 
 // added returns the ids of the volumes that were not there before, in order.

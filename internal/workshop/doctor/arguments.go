@@ -215,7 +215,7 @@ func (x *exam) effects(ctx context.Context) string {
 func (x *exam) checkUnknownIDs(ctx context.Context, v *vol) verdict {
 	gone := *v
 	if err := errors.Join(v.to(ctx, none), x.shared.to(ctx, created), gone.makePaths()); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	var all []question
 	for _, m := range x.allMethods(&gone) {
@@ -250,11 +250,11 @@ func (x *exam) unknownOthers(gone *vol) (all []question) {
 			[]codes.Code{codes.OK, codes.NotFound},
 		})
 	}
-	if x.clones() {
+	if x.canClone() {
 		all = append(all,
 			question{"CreateVolume from a deleted volume", x.copyOf(fromVolume(gone.id())).create, missing})
 	}
-	if x.snaps() {
+	if x.canSnapshot() {
 		all = append(all, question{
 			"CreateVolume from an unknown snapshot", x.copyOf(fromSnapshot(unknown)).create, missing,
 		}, question{"CreateSnapshot of a deleted volume", func(ctx context.Context) error {
@@ -287,10 +287,10 @@ func (x *exam) checkParameters(ctx context.Context, v *vol) verdict {
 	answer, err := do(ctx, x, x.control().CreateVolume, r)
 	if err == nil && answer.GetVolume().GetVolumeId() != v.id() {
 		x.adopt(answer.GetVolume())
-		return wrong("one name with other parameters gives a second volume")
+		return fail("one name with other parameters gives a second volume")
 	}
 	if err == nil {
-		return well("parameters that the driver does not know change nothing")
+		return pass("parameters that the driver does not know change nothing")
 	}
-	return well("another parameter is refused: %s", csi.Code(err))
+	return pass("another parameter is refused: %s", csi.Code(err))
 }

@@ -50,20 +50,20 @@ func attachChecks() []check {
 
 func (x *exam) checkAttach(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, attached); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
-	return well("it is attached")
+	return pass("it is attached")
 }
 
 func (x *exam) checkAttachAgain(ctx context.Context, v *vol) verdict {
 	first := v.context
-	if err := x.insist(ctx, v.attach); err != nil {
-		return wrong("what is attached cannot be attached again: %s", csi.Describe(err))
+	if err := x.retryWhileBusy(ctx, v.attach); err != nil {
+		return fail("what is attached cannot be attached again: %s", csi.Describe(err))
 	}
 	if !maps.Equal(first, v.context) {
-		return wrong("attached again, it has another publish_context")
+		return fail("attached again, it has another publish_context")
 	}
-	return well("what is attached stays as it is")
+	return pass("what is attached stays as it is")
 }
 
 func (x *exam) checkAttachConflict(ctx context.Context, v *vol) verdict {
@@ -80,19 +80,19 @@ const mostAttached = 16
 func (x *exam) checkAttachLimit(ctx context.Context) verdict {
 	var all []*vol
 	if err := x.shared.to(ctx, created); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	for range x.info.MaxVolumes + 1 {
 		v := x.volume()
 		if err := v.to(ctx, created); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		all = append(all, v)
 	}
 	var last error
 	for i, v := range all {
-		if last = x.insist(ctx, v.attach); last != nil && i < len(all)-1 {
-			return unable(last)
+		if last = x.retryWhileBusy(ctx, v.attach); last != nil && i < len(all)-1 {
+			return skipped(last)
 		}
 	}
 	return unless(answered("ControllerPublishVolume of one volume more than max_volumes_per_node", last,
@@ -100,36 +100,36 @@ func (x *exam) checkAttachLimit(ctx context.Context) verdict {
 }
 
 func (x *exam) checkDeletePublished(ctx context.Context, v *vol) verdict {
-	if err := x.insist(ctx, v.remove); err == nil {
-		return wrong("a volume that is published to a node is deleted")
+	if err := x.retryWhileBusy(ctx, v.remove); err == nil {
+		return fail("a volume that is published to a node is deleted")
 	}
 	// It must be as it was.
 	if x.mounts() {
 		if err := v.to(ctx, published, none); err != nil {
-			return wrong("after a deletion that was refused the volume cannot be used: %v", err)
+			return fail("after a deletion that was refused the volume cannot be used: %v", err)
 		}
 	}
-	return well("a volume that is published to a node is not deleted")
+	return pass("a volume that is published to a node is not deleted")
 }
 
 func (x *exam) checkPublishedNodes(ctx context.Context) verdict {
 	v := x.shared
 	for _, want := range []state{attached, created} {
 		if err := v.to(ctx, want); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		nodes, err := x.nodesOf(ctx, v.id())
 		is := len(nodes) == 1 && nodes[0] == x.info.ID
 		switch {
 		case err != nil:
-			return wrong("%s", csi.Describe(err))
+			return fail("%s", csi.Describe(err))
 		case want == attached && !is:
-			return wrong("it is published to this node, and the driver says: %.200q", nodes)
+			return fail("it is published to this node, and the driver says: %.200q", nodes)
 		case want == created && len(nodes) > 0:
-			return wrong("it is published to no node, and the driver says: %.200q", nodes)
+			return fail("it is published to no node, and the driver says: %.200q", nodes)
 		}
 	}
-	return well("the driver knows where a volume is published")
+	return pass("the driver knows where a volume is published")
 }
 
 // nodesOf returns the nodes that a volume is published to.
@@ -151,10 +151,10 @@ func (x *exam) nodesOf(ctx context.Context, id string) ([]string, error) {
 
 func (x *exam) checkDetach(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, created); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
-	if err := x.insist(ctx, v.detach); err != nil {
-		return wrong("what is detached cannot be detached again: %s", csi.Describe(err))
+	if err := x.retryWhileBusy(ctx, v.detach); err != nil {
+		return fail("what is detached cannot be detached again: %s", csi.Describe(err))
 	}
-	return well("it is detached, also twice")
+	return pass("it is detached, also twice")
 }

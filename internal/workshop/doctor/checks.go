@@ -18,28 +18,28 @@ type verdict struct {
 	message string
 }
 
-func well(format string, args ...any) verdict {
+func pass(format string, args ...any) verdict {
 	return verdict{finding.Pass, fmt.Sprintf(format, args...)}
 }
 
-// doubtful is about what callers can handle, or what is no fault for sure.
-func doubtful(format string, args ...any) verdict {
+// warn is about what callers can handle, or what is no fault for sure.
+func warn(format string, args ...any) verdict {
 	return verdict{finding.Warn, fmt.Sprintf(format, args...)}
 }
 
-func wrong(format string, args ...any) verdict {
+func fail(format string, args ...any) verdict {
 	return verdict{finding.Fail, fmt.Sprintf(format, args...)}
 }
 
-// unable says that a check was not made because what it needs cannot be had.
-func unable(err error) verdict { return doubtful("it was not checked: %v", err) }
+// skipped says that a check was not made because what it needs cannot be had.
+func skipped(err error) verdict { return warn("it was not checked: %v", err) }
 
 // unless returns that all is well, unless there is a problem.
 func unless(problem, format string, args ...any) verdict {
 	if problem != "" {
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	}
-	return well(format, args...)
+	return pass(format, args...)
 }
 
 // oneOf returns the verdict about a list of problems.
@@ -69,7 +69,7 @@ type verdictOf = func(*exam, context.Context, *vol) verdict
 func shared(check verdictOf, states ...state) func(*exam, context.Context) verdict {
 	return func(x *exam, ctx context.Context) verdict {
 		if err := x.shared.to(ctx, states...); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		return check(x, ctx, x.shared)
 	}
@@ -80,7 +80,7 @@ func own(check verdictOf, at state) func(*exam, context.Context) verdict {
 	return func(x *exam, ctx context.Context) verdict {
 		v := x.volume()
 		if err := v.to(ctx, at); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		return check(x, ctx, v)
 	}
@@ -117,13 +117,15 @@ func (x *exam) grows() bool {
 	return x.mounts() && (x.promises().Expand || x.node.d.Node.Expand)
 }
 
-func (x *exam) snaps() bool { return x.creates() && x.promises().Snapshot }
+func (x *exam) canSnapshot() bool { return x.creates() && x.promises().Snapshot }
 
-func (x *exam) clones() bool { return x.creates() && x.promises().Clone }
+func (x *exam) canClone() bool { return x.creates() && x.promises().Clone }
 
 func (x *exam) lists() bool { return x.promises().ListVolumes }
 
-func (x *exam) ours() bool { return x.mounts() && x.node.ours() && x.controller.ours() }
+func (x *exam) startedByUs() bool {
+	return x.mounts() && x.node.startedByUs() && x.controller.startedByUs()
+}
 
 // answered returns "" if an error has one of the codes, and otherwise what was answered instead.
 func answered(call string, err error, want ...codes.Code) string {

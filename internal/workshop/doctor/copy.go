@@ -14,15 +14,15 @@ import (
 func copyChecks() []check {
 	return []check{
 		{
-			"snapshot", (*exam).snaps, own((*exam).checkSnapshot, created),
+			"snapshot", (*exam).canSnapshot, own((*exam).checkSnapshot, created),
 			"make one snapshot of a name, of the volume as it is at one moment",
 		},
 		{
-			"restore", func(x *exam) bool { return x.snaps() && x.mounts() }, own((*exam).checkRestore, none),
+			"restore", func(x *exam) bool { return x.canSnapshot() && x.mounts() }, own((*exam).checkRestore, none),
 			"fill a volume from a snapshot with what the volume had at that moment",
 		},
 		{
-			"clone", func(x *exam) bool { return x.clones() && x.mounts() }, own((*exam).checkClone, none),
+			"clone", func(x *exam) bool { return x.canClone() && x.mounts() }, own((*exam).checkClone, none),
 			"fill the volume with what its source has, and share nothing that is written later",
 		},
 	}
@@ -86,7 +86,7 @@ func (x *exam) ready(
 }
 
 func (x *exam) removeSnapshot(ctx context.Context, id string) error {
-	err := x.insist(ctx, probe(x, x.control().DeleteSnapshot,
+	err := x.retryWhileBusy(ctx, probe(x, x.control().DeleteSnapshot,
 		&csipb.DeleteSnapshotRequest{SnapshotId: id, Secrets: x.Secrets}))
 	if err != nil {
 		return failure{"DeleteSnapshot", err}
@@ -98,33 +98,33 @@ func (x *exam) removeSnapshot(ctx context.Context, id string) error {
 func (x *exam) checkSnapshot(ctx context.Context, v *vol) verdict {
 	other := x.volume()
 	if err := other.to(ctx, created); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	name := x.newName()
 	first, err := v.snapshot(ctx, name)
 	if err != nil {
-		return wrong("%v", failure{"CreateSnapshot", err})
+		return fail("%v", failure{"CreateSnapshot", err})
 	}
 	second, err := v.snapshot(ctx, name)
 	switch {
 	case err != nil:
-		return wrong("the same request fails the second time: %s", csi.Describe(err))
+		return fail("the same request fails the second time: %s", csi.Describe(err))
 	case first.GetSnapshotId() != second.GetSnapshotId():
-		return wrong("the same request makes two snapshots")
+		return fail("the same request makes two snapshots")
 	}
 	if text := x.snapshotProblem(v, first); text != "" {
-		return wrong("%s", text)
+		return fail("%s", text)
 	}
 	_, err = other.snapshot(ctx, name)
 	if problem := answered("CreateSnapshot of the same name of another volume", err, codes.AlreadyExists); problem != "" {
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	}
 	for range 2 {
 		if err := x.removeSnapshot(ctx, first.GetSnapshotId()); err != nil {
-			return wrong("%v", err)
+			return fail("%v", err)
 		}
 	}
-	return well("the same request gives the same snapshot")
+	return pass("the same request gives the same snapshot")
 }
 
 // snapshotProblem returns what is wrong with a snapshot of a volume, or "".
@@ -141,22 +141,22 @@ func (x *exam) snapshotProblem(v *vol, s *csipb.Snapshot) string {
 // checkRestore overwrites a volume after a snapshot of it was made.
 func (x *exam) checkRestore(ctx context.Context, v *vol) verdict {
 	if err := v.fill(ctx, "source"); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	s, err := v.snapshot(ctx, x.newName())
 	if err != nil {
-		return unable(failure{"CreateSnapshot", err})
+		return skipped(failure{"CreateSnapshot", err})
 	}
 	// What is written after the snapshot is not in it.
 	if err := v.fill(ctx, "later"); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	return x.copyVerdict(ctx, v, fromSnapshot(s.GetSnapshotId()), "later")
 }
 
 func (x *exam) checkClone(ctx context.Context, v *vol) verdict {
 	if err := v.fill(ctx, "source"); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	return x.copyVerdict(ctx, v, fromVolume(v.id()), "source")
 }
@@ -175,25 +175,25 @@ func (x *exam) copyVerdict(ctx context.Context, v *vol, source *csipb.VolumeCont
 	c := x.copyOf(source)
 	c.size = max(v.size, v.made.GetCapacityBytes())
 	if err := c.to(ctx, created); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	if problem := volumeProblem(c.createRequest(), c.made); problem != "" {
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	}
 	if err := c.to(ctx, published); err != nil {
-		return wrong("the new volume cannot be used: %v", err)
+		return fail("the new volume cannot be used: %v", err)
 	}
 	if err := c.holds(c.targets[0], "source"); err != nil {
-		return wrong("the new volume does not have what its source had: %v", err)
+		return fail("the new volume does not have what its source had: %v", err)
 	}
 	if err := errors.Join(c.write(c.targets[0], "mine"), c.to(ctx, none)); err != nil {
-		return wrong("the new volume cannot be used: %v", err)
+		return fail("the new volume cannot be used: %v", err)
 	}
 	if err := v.to(ctx, published); err != nil {
-		return wrong("the source cannot be used: %v", err)
+		return fail("the source cannot be used: %v", err)
 	}
 	if err := v.holds(v.targets[0], word); err != nil {
-		return wrong("what is written to the new volume changes its source: %v", err)
+		return fail("what is written to the new volume changes its source: %v", err)
 	}
 	return unless(errorText(v.to(ctx, created)), "the new volume has what its source had, and is one of its own")
 }

@@ -40,11 +40,11 @@ func createChecks() []check {
 		},
 		{
 			"validate", (*exam).creates, shared((*exam).checkValidate, created),
-			"confirm the capabilities that a volume was made with",
+			"confirm the capabilities that a volume was created with",
 		},
 		{
 			"required-fields", (*exam).creates, shared((*exam).checkRequiredFields, created),
-			"look for missing fields before anything else",
+			"check for missing fields before anything else",
 		},
 		{
 			"unknown-ids", (*exam).creates, own((*exam).checkUnknownIDs, created),
@@ -83,29 +83,29 @@ func volumeProblem(r *csipb.CreateVolumeRequest, v *csipb.Volume) string {
 func (x *exam) checkCreate(ctx context.Context) verdict {
 	v := x.shared
 	if err := v.to(ctx, created); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	return unless(volumeProblem(v.createRequest(), v.made), "%.128q of %d bytes", v.id(), v.made.GetCapacityBytes())
 }
 
 func (x *exam) checkCreateAgain(ctx context.Context, v *vol) verdict {
 	first, before := v.made, x.strangers(ctx)
-	err := x.insist(ctx, v.create)
+	err := x.retryWhileBusy(ctx, v.create)
 	second := v.made
 	switch {
 	case err != nil:
-		return wrong("the same request fails the second time: %s", csi.Describe(err))
+		return fail("the same request fails the second time: %s", csi.Describe(err))
 	case first.GetVolumeId() != second.GetVolumeId():
 		v.made = first
 		x.adopt(second)
-		return wrong("the same request makes two volumes: %.128q and %.128q", first.GetVolumeId(), second.GetVolumeId())
+		return fail("the same request makes two volumes: %.128q and %.128q", first.GetVolumeId(), second.GetVolumeId())
 	case !proto.Equal(withoutOrder(first), withoutOrder(second)):
-		return wrong("the same request is answered in two ways")
+		return fail("the same request is answered in two ways")
 	}
 	if after := x.strangers(ctx); len(after) > len(before) {
-		return wrong("the same request makes a second volume: %.128q", after[len(after)-1])
+		return fail("the same request makes a second volume: %.128q", after[len(after)-1])
 	}
-	return well("the same request gives the same volume")
+	return pass("the same request gives the same volume")
 }
 
 // withoutOrder returns a volume whose topologies are sorted: their order means nothing.
@@ -144,19 +144,19 @@ func (x *exam) checkCreateNames(ctx context.Context) verdict {
 	a.targets, b.targets = []string{a.target(1)}, []string{b.target(1)}
 	for _, v := range []*vol{a, b} {
 		if err := v.to(ctx, created); err != nil {
-			return wrong("a name of %d bytes: %v", len(v.name), err)
+			return fail("a name of %d bytes: %v", len(v.name), err)
 		}
 	}
 	if a.id() == b.id() {
-		return wrong("two names of %d bytes that differ in the last one are one volume", len(a.name))
+		return fail("two names of %d bytes that differ in the last one are one volume", len(a.name))
 	}
-	return well("names may have %d bytes", maxString)
+	return pass("names may have %d bytes", maxString)
 }
 
 // checkTopology asks for a volume of this node, and for one of a place that does not exist.
 func (x *exam) checkTopology(ctx context.Context, v *vol) verdict {
 	if problem := accessProblem(x.here(), v.made.GetAccessibleTopology()); problem != "" {
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	}
 	r := v.createRequest()
 	r.Name, r.AccessibilityRequirements = x.newName(), x.nowhere()
@@ -164,10 +164,10 @@ func (x *exam) checkTopology(ctx context.Context, v *vol) verdict {
 	if err == nil {
 		problem := accessProblem(r.AccessibilityRequirements, answer.GetVolume().GetAccessibleTopology())
 		if problem != "" {
-			return wrong("where there is nothing, a volume is made: %s", problem)
+			return fail("where the source does not exist, a volume is created: %s", problem)
 		}
 	}
-	return well("volumes are where they are required")
+	return pass("volumes are where they are required")
 }
 
 // nowhere returns the requirement of a place that does not exist.
@@ -212,51 +212,51 @@ func (x *exam) checkValidate(ctx context.Context, v *vol) verdict {
 	})
 	switch {
 	case err != nil:
-		return wrong("ValidateVolumeCapabilities: %s", csi.Describe(err))
+		return fail("ValidateVolumeCapabilities: %s", csi.Describe(err))
 	case r.GetConfirmed() == nil:
-		return wrong("the capability that the volume was made with is not confirmed: %.200q", r.GetMessage())
+		return fail("the capability that the volume was created with is not confirmed: %.200q", r.GetMessage())
 	case len(r.GetConfirmed().GetVolumeCapabilities()) == 0:
-		return wrong("confirmed has no capabilities")
+		return fail("confirmed has no capabilities")
 	case !proto.Equal(r.GetConfirmed().GetVolumeCapabilities()[0], v.capability):
-		return doubtful("another capability is confirmed than was asked for")
+		return warn("another capability is confirmed than was asked for")
 	}
-	return well("the capability that the volume was made with is confirmed")
+	return pass("the capability that the volume was created with is confirmed")
 }
 
 func (x *exam) checkDelete(ctx context.Context, v *vol) verdict {
 	id := v.id()
 	if err := v.to(ctx, none); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	if x.lists() {
 		all, err := x.listed(ctx)
 		if err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		if all[id] {
-			return wrong("a volume that was deleted is in the list")
+			return fail("a volume that was deleted is in the list")
 		}
 	}
 	_, err := do(ctx, x, x.control().ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{
 		VolumeId: id, VolumeCapabilities: []*csipb.VolumeCapability{v.capability},
 	})
 	if err == nil {
-		return wrong("a volume that was deleted still has capabilities")
+		return fail("a volume that was deleted still has capabilities")
 	}
-	return well("the volume is gone")
+	return pass("the volume is gone")
 }
 
 func (x *exam) checkDeleteAgain(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, none); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
-	if err := x.insist(ctx, v.remove); err != nil {
-		return wrong("a volume that is gone cannot be deleted: %s", csi.Describe(err))
+	if err := x.retryWhileBusy(ctx, v.remove); err != nil {
+		return fail("a volume that is gone cannot be deleted: %s", csi.Describe(err))
 	}
 	again := x.volume()
 	again.name = v.name
 	if err := again.to(ctx, created); err != nil {
-		return wrong("its name cannot be used again: %v", err)
+		return fail("its name cannot be used again: %v", err)
 	}
-	return well("what is gone is deleted, and its name is free")
+	return pass("what is gone is deleted, and its name is free")
 }

@@ -52,16 +52,16 @@ func (x *exam) checkLostAnswer(ctx context.Context) verdict {
 		call := func(ctx context.Context) error { return s.call(v, ctx) }
 		lose(ctx, x.usual[s.name], call)
 		if err := x.until(ctx, call); err != nil {
-			return wrong("the answer of %s is lost, and the same call fails: %s", s.name, csi.Describe(err))
+			return fail("the answer of %s is lost, and the same call fails: %s", s.name, csi.Describe(err))
 		}
 		if problem := v.mountProblem(s.mounts); problem != "" {
-			return wrong("the answer of %s is lost: %s", s.name, problem)
+			return fail("the answer of %s is lost: %s", s.name, problem)
 		}
 		if after := x.strangers(ctx); len(after) > len(before) {
-			return wrong("the answer of %s is lost, and there is a second volume", s.name)
+			return fail("the answer of %s is lost, and there is a second volume", s.name)
 		}
 	}
-	return well("every call can be repeated whose answer was lost")
+	return pass("every call can be repeated whose answer was lost")
 }
 
 // mountProblem returns what is wrong with the mounts of a volume that must have that many at its target.
@@ -80,19 +80,20 @@ func killedChecks() []check {
 		"the same call comes again after a restart"
 	return []check{
 		{
-			"stale-socket", (*exam).ours, (*exam).checkStaleSocket,
+			"stale-socket", (*exam).startedByUs, (*exam).checkStaleSocket,
 			"remove the socket file that a killed driver has left, before listening",
 		},
 		{
-			"killed-mounts", (*exam).ours, own((*exam).checkKilledMounts, published),
-			"keep what serves mounted volumes (FUSE and the like) out of the driver's process, and mount it anew at the start",
+			"killed-mounts", (*exam).startedByUs, own((*exam).checkKilledMounts, published),
+			"keep what serves mounted volumes (FUSE and the like) out of the driver's process, and remount it at the start",
 		},
-		{"killed-create", (*exam).ours, (*exam).checkKilledCreate, repeat},
-		{"killed-stage", (*exam).ours, (*exam).checkKilledStage, repeat},
-		{"killed-publish", (*exam).ours, (*exam).checkKilledPublish, repeat},
-		{"killed-unpublish", (*exam).ours, (*exam).checkKilledUnpublish, repeat},
-		{"killed-delete", (*exam).ours, (*exam).checkKilledDelete, repeat},
-		{"ends", (*exam).ours, (*exam).checkEnds, "end the calls in flight at SIGTERM, and then the process, within seconds"},
+		{"killed-create", (*exam).startedByUs, (*exam).checkKilledCreate, repeat},
+		{"killed-stage", (*exam).startedByUs, (*exam).checkKilledStage, repeat},
+		{"killed-publish", (*exam).startedByUs, (*exam).checkKilledPublish, repeat},
+		{"killed-unpublish", (*exam).startedByUs, (*exam).checkKilledUnpublish, repeat},
+		{"killed-delete", (*exam).startedByUs, (*exam).checkKilledDelete, repeat},
+		{"ends", (*exam).startedByUs, (*exam).checkEnds, "end the calls in flight at SIGTERM, and then the process, " +
+			"within seconds"},
 	}
 }
 
@@ -102,22 +103,22 @@ func (x *exam) checkStaleSocket(ctx context.Context) verdict {
 		p.kill()
 		left := x.exists(p.socket)
 		if err := x.revive(ctx, p); err != nil {
-			return wrong("the driver was killed and does not start again: %v (its socket file was left: %v)", err, left)
+			return fail("the driver was killed and does not start again: %v (its socket file was left: %v)", err, left)
 		}
 	}
-	return well("a driver that was killed starts again")
+	return pass("a driver that was killed starts again")
 }
 
 // checkKilledMounts kills the driver while a volume is mounted.
 func (x *exam) checkKilledMounts(ctx context.Context, v *vol) verdict {
 	target := v.targets[0]
 	if err := v.write(target, "alive"); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	x.node.kill()
 	alive := v.holds(target, "alive")
 	if err := x.revive(ctx, x.node); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	again := v.holds(target, "alive")
 	err := x.until(ctx, v.publish)
@@ -125,19 +126,19 @@ func (x *exam) checkKilledMounts(ctx context.Context, v *vol) verdict {
 	undone := v.to(ctx, none)
 	switch {
 	case errors.Is(alive, errWaits):
-		return wrong("the driver was killed, and whoever uses a mounted volume waits forever")
+		return fail("the driver was killed, and the users of a mounted volume wait forever")
 	case alive != nil:
-		return wrong("the driver was killed, and a mounted volume is of no use any more: %v", alive)
+		return fail("the driver was killed, and a mounted volume no longer works: %v", alive)
 	case again != nil:
-		return wrong("the driver was started again, and a mounted volume is of no use any more: %v", again)
+		return fail("the driver was started again, and a mounted volume no longer works: %v", again)
 	case err != nil:
-		return wrong("after a restart what is published cannot be published again: %s", csi.Describe(err))
+		return fail("after a restart what is published cannot be published again: %s", csi.Describe(err))
 	case n != 1 || after != nil:
-		return wrong("after a restart, published again, there are %d mounts (%v)", n, after)
+		return fail("after a restart, published again, there are %d mounts (%v)", n, after)
 	case undone != nil:
-		return wrong("after a restart a volume cannot be taken away: %v", undone)
+		return fail("after a restart a volume cannot be removed: %v", undone)
 	}
-	return well("a mounted volume stays in use while the driver is killed and started again")
+	return pass("a mounted volume stays in use while the driver is killed and started again")
 }
 
 // moments returns when a call is cut off: at its begin, and in the middle of what it usually takes.
@@ -172,29 +173,29 @@ func (x *exam) cut(ctx context.Context, p *process, after time.Duration, v *vol,
 func (x *exam) killed(ctx context.Context, p *process, from state, s step, look func(*vol) string) verdict {
 	v := x.volume()
 	if err := errors.Join(v.to(ctx, from), v.take(ctx, s), v.to(ctx, none)); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	before := x.strangers(ctx)
 	for _, after := range x.moments(s.name) {
 		v := x.volume()
 		if err := v.to(ctx, from); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		if err := x.cut(ctx, p, after, v, s); err != nil {
-			return wrong("the driver was killed in %s, and the same call fails: %v", s.name, err)
+			return fail("the driver was killed in %s, and the same call fails: %v", s.name, err)
 		}
 		if problem := look(v); problem != "" {
-			return wrong("the driver was killed in %s: %s", s.name, problem)
+			return fail("the driver was killed in %s: %s", s.name, problem)
 		}
 		if more := x.strangers(ctx); len(more) > len(before) {
-			return wrong("the driver was killed in %s, and there is a volume that nobody knows: %.128q", s.name,
+			return fail("the driver was killed in %s, and there is an unknown volume: %.128q", s.name,
 				more[len(more)-1])
 		}
 		if err := v.to(ctx, none); err != nil {
-			return wrong("the driver was killed in %s, and the volume cannot be taken away: %v", s.name, err)
+			return fail("the driver was killed in %s, and the volume cannot be removed: %v", s.name, err)
 		}
 	}
-	return well("%s can be repeated after the driver was killed in it", s.name)
+	return pass("%s can be repeated after the driver was killed in it", s.name)
 }
 
 func (x *exam) checkKilledCreate(ctx context.Context) verdict {
@@ -240,11 +241,11 @@ func (x *exam) checkEnds(ctx context.Context) verdict {
 		ended := p.terminates(ctx)
 		p.kill()
 		if err := x.revive(ctx, p); err != nil {
-			return wrong("the driver was asked to end, and does not start again: %v", err)
+			return fail("the driver was asked to end, and does not start again: %v", err)
 		}
 		if !ended {
-			return doubtful("the driver does not end within %v of SIGTERM", endLimit)
+			return warn("the driver does not end within %v of SIGTERM", endLimit)
 		}
 	}
-	return well("the driver ends at SIGTERM, and starts again")
+	return pass("the driver ends at SIGTERM, and starts again")
 }

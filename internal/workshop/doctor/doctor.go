@@ -274,7 +274,7 @@ func (x *exam) examine(ctx context.Context) {
 		v := c.run(x, ctx)
 		if x.stopped() == nil {
 			if left := x.takeBack(ctx, before, false); len(left) > 0 && v.level != finding.Fail {
-				v = unable(left[0])
+				v = skipped(left[0])
 			}
 		}
 		if x.stopped() == nil {

@@ -27,7 +27,7 @@ func (c *call) extra() (answer proto.Message, answered bool, err error) {
 	switch r := c.req.(type) {
 	case *csipb.ControllerListVolumeHealthRequest:
 		if r.GetStartingToken() != "" {
-			err = status.Error(codes.Aborted, "there is no such page")
+			err = status.Error(codes.Aborted, "this page does not exist")
 		}
 		return &csipb.ControllerListVolumeHealthResponse{}, true, err
 	case *csipb.ControllerGetVolumeHealthRequest:

@@ -19,7 +19,7 @@ func getChecks() []check {
 			"answer ControllerGetVolume with the volume as CreateVolume answered, and with its status",
 		},
 		{
-			"get-snapshot", func(x *exam) bool { return x.snaps() && x.promises().GetSnapshot },
+			"get-snapshot", func(x *exam) bool { return x.canSnapshot() && x.promises().GetSnapshot },
 			own((*exam).checkGetSnapshot, created),
 			"answer GetSnapshot with the snapshot as CreateSnapshot answered, and with NOT_FOUND when it is deleted",
 		},
@@ -35,17 +35,17 @@ func (x *exam) checkGetVolume(ctx context.Context, v *vol) verdict {
 	got := r.GetVolume()
 	switch {
 	case err != nil:
-		return wrong("ControllerGetVolume: %s", csi.Describe(err))
+		return fail("ControllerGetVolume: %s", csi.Describe(err))
 	case got.GetVolumeId() != v.id():
-		return wrong("the volume_id of the answer is %.128q, asked was %.128q", got.GetVolumeId(), v.id())
+		return fail("the volume_id of the answer is %.128q, that of the request was %.128q", got.GetVolumeId(), v.id())
 	case got.GetCapacityBytes() < v.made.GetCapacityBytes():
-		return wrong("the volume has %d bytes, and it was made with %d", got.GetCapacityBytes(), v.made.GetCapacityBytes())
+		return fail("the volume has %d bytes, and it was created with %d", got.GetCapacityBytes(), v.made.GetCapacityBytes())
 	case r.GetStatus() == nil:
-		return wrong("the answer has no status")
+		return fail("the answer has no status")
 	case !maps.Equal(got.GetVolumeContext(), v.made.GetVolumeContext()):
-		return doubtful("the volume_context is not that of CreateVolume")
+		return warn("the volume_context is not that of CreateVolume")
 	}
-	return well("the volume is as it was made")
+	return pass("the volume is as it was created")
 }
 
 // get returns a snapshot as the driver says that it is.
@@ -57,26 +57,26 @@ func (x *exam) get(ctx context.Context, id string) (*csipb.Snapshot, error) {
 func (x *exam) checkGetSnapshot(ctx context.Context, v *vol) verdict {
 	made, err := v.snapshot(ctx, x.newName())
 	if err != nil {
-		return unable(failure{"CreateSnapshot", err})
+		return skipped(failure{"CreateSnapshot", err})
 	}
 	got, failed := x.get(ctx, made.GetSnapshotId())
 	if err := x.removeSnapshot(ctx, made.GetSnapshotId()); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	_, gone := x.get(ctx, made.GetSnapshotId())
 	switch {
 	case failed != nil:
-		return wrong("GetSnapshot: %s", csi.Describe(failed))
+		return fail("GetSnapshot: %s", csi.Describe(failed))
 	case !proto.Equal(got, made):
-		return wrong("the snapshot is not what CreateSnapshot answered, but %.300s", got)
+		return fail("the snapshot is not what CreateSnapshot answered, but %.300s", got)
 	}
 	return unless(answered("GetSnapshot of a deleted snapshot", gone, codes.NotFound),
-		"the snapshot is as it was made, and gone when it is deleted")
+		"the snapshot is as it was created, and gone when it is deleted")
 }
 
 // placesSnapshots says that snapshots of the driver have a place.
 func (x *exam) placesSnapshots() bool {
-	return x.snaps() && x.controller.d.Plugin.SnapshotAccessibilityConstraints && x.here() != nil
+	return x.canSnapshot() && x.controller.d.Plugin.SnapshotAccessibilityConstraints && x.here() != nil
 }
 
 // checkSnapshotTopology asks for a snapshot that can be used on this node, and for one of a place that does not exist.
@@ -85,13 +85,13 @@ func (x *exam) checkSnapshotTopology(ctx context.Context, v *vol) verdict {
 	nowhere, refused := x.snapshotAt(ctx, v, x.nowhere())
 	switch {
 	case failed != nil:
-		return wrong("a snapshot that can be used on this node: %v", failed)
+		return fail("a snapshot that can be used on this node: %v", failed)
 	case here != "":
-		return wrong("a snapshot must be usable on this node: %s", here)
+		return fail("a snapshot must be usable on this node: %s", here)
 	case refused == nil && nowhere != "":
-		return wrong("where there is nothing, a snapshot is made: %s", nowhere)
+		return fail("where the source does not exist, a snapshot is created: %s", nowhere)
 	case refused == nil:
-		return well("snapshots are where they are required")
+		return pass("snapshots are where they are required")
 	}
 	return unless(answered("CreateSnapshot where there is nothing", refused, codes.ResourceExhausted,
 		codes.InvalidArgument), "a snapshot is where it is required, and is refused where there is nothing")

@@ -40,7 +40,7 @@ func (x *exam) group(ctx context.Context, name string, of ...*vol) (g *csipb.Vol
 }
 
 func (x *exam) removeGroup(ctx context.Context, id string, members ...string) error {
-	err := x.insist(ctx, probe(x, x.groupControl().DeleteVolumeGroupSnapshot,
+	err := x.retryWhileBusy(ctx, probe(x, x.groupControl().DeleteVolumeGroupSnapshot,
 		&csipb.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members, Secrets: x.Secrets}))
 	if err != nil {
 		return failure{"DeleteVolumeGroupSnapshot", err}
@@ -58,32 +58,32 @@ func (x *exam) getGroup(ctx context.Context, id string) error {
 func (x *exam) checkGroup(ctx context.Context, v *vol) verdict {
 	w := x.volume()
 	if err := w.to(ctx, created); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	name := x.newName()
 	first, err := x.group(ctx, name, v, w)
 	if err != nil {
-		return wrong("%v", failure{"CreateVolumeGroupSnapshot", err})
+		return fail("%v", failure{"CreateVolumeGroupSnapshot", err})
 	}
 	id := first.GetGroupSnapshotId()
 	second, err := x.group(ctx, name, v, w)
 	if err != nil {
-		return wrong("the same request fails the second time: %s", csi.Describe(err))
+		return fail("the same request fails the second time: %s", csi.Describe(err))
 	}
 	if !slices.Equal(membersOf(first), membersOf(second)) || id != second.GetGroupSnapshotId() {
-		return wrong("the same request makes two groups")
+		return fail("the same request makes two groups")
 	}
 	_, err = x.group(ctx, name, v)
 	if problem := answered("CreateVolumeGroupSnapshot of the same name of one volume less", err,
 		codes.AlreadyExists); problem != "" {
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	}
 	if err := x.getGroup(ctx, id); err != nil {
-		return wrong("%v", failure{"GetVolumeGroupSnapshot", err})
+		return fail("%v", failure{"GetVolumeGroupSnapshot", err})
 	}
 	for range 2 {
 		if err := x.removeGroup(ctx, id, membersOf(first)...); err != nil {
-			return wrong("%v", err)
+			return fail("%v", err)
 		}
 	}
 	return unless(answered("GetVolumeGroupSnapshot of a group that was deleted", x.getGroup(ctx, id), codes.NotFound),

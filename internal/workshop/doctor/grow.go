@@ -16,11 +16,11 @@ func growChecks() []check {
 	return []check{
 		{
 			"grow-volume", byController, own((*exam).checkGrowVolume, created),
-			"make the volume at least as large as required, once, and say how large it is",
+			"expand the volume to at least the required size, once, and report its size",
 		},
 		{
 			"grow-shrink", byController, shared((*exam).checkShrink, published),
-			"answer OUT_OF_RANGE when the limit is less than the volume has; never make it smaller",
+			"answer OUT_OF_RANGE when the limit is less than the volume has; never shrink it",
 		},
 		{
 			"grown", (*exam).grows, own((*exam).checkGrown, published),
@@ -45,56 +45,56 @@ func (x *exam) checkGrowVolume(ctx context.Context, v *vol) verdict {
 	if !x.plugin.OfflineExpansion {
 		// Drivers that expand only what is in use may refuse the rest.
 		if err := v.to(ctx, published); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 	}
 	want := 2 * max(v.size, v.made.GetCapacityBytes())
 	var sizes []int64
 	for range 2 {
 		var size int64
-		err := x.insist(ctx, func(ctx context.Context) error {
+		err := x.retryWhileBusy(ctx, func(ctx context.Context) error {
 			r, err := v.growVolume(ctx, want)
 			size = r.GetCapacityBytes()
 			return err
 		})
 		if err != nil {
-			return wrong("%v", failure{"ControllerExpandVolume", err})
+			return fail("%v", failure{"ControllerExpandVolume", err})
 		}
 		sizes = append(sizes, size)
 	}
 	switch {
 	case sizes[0] < want:
-		return wrong("the volume has %d bytes, %d were required", sizes[0], want)
+		return fail("the volume has %d bytes, %d were required", sizes[0], want)
 	case sizes[0] != sizes[1]:
-		return wrong("the same request gives %d bytes, and then %d", sizes[0], sizes[1])
+		return fail("the same request gives %d bytes, and then %d", sizes[0], sizes[1])
 	}
-	return well("the volume has %d bytes", sizes[0])
+	return pass("the volume has %d bytes", sizes[0])
 }
 
 // checkShrink asks for less than a volume has.
 func (x *exam) checkShrink(ctx context.Context, v *vol) verdict {
 	has := v.made.GetCapacityBytes()
 	if has == 0 {
-		return doubtful("CreateVolume does not say how large a volume is, so it was not checked")
+		return warn("CreateVolume does not say how large a volume is, so it was not checked")
 	}
 	less := v.growRequest(has / 2)
 	less.CapacityRange.LimitBytes = has / 2
 	r, err := do(ctx, x, x.control().ControllerExpandVolume, less)
 	if err == nil {
-		return wrong("a volume of %d bytes is to have %d at most: the answer is OK, with %d", has, has/2,
+		return fail("a volume of %d bytes is to have %d at most: the answer is OK, with %d", has, has/2,
 			r.GetCapacityBytes())
 	}
-	return well("a volume does not become smaller: %s", csi.Code(err))
+	return pass("a volume does not shrink: %s", csi.Code(err))
 }
 
 // checkGrown expands a volume while it is mounted, or, where that is not possible, between two uses.
 func (x *exam) checkGrown(ctx context.Context, v *vol) verdict {
 	if err := v.write(v.targets[0], "before"); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	before, err := x.sizeOf(v.targets[0])
 	if err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	online, problem := x.expand(ctx, v)
 	if problem == "" {
@@ -102,12 +102,12 @@ func (x *exam) checkGrown(ctx context.Context, v *vol) verdict {
 	}
 	switch {
 	case problem != "":
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	case !online:
-		return doubtful("the filesystem is larger after it was mounted anew; while it is mounted, NodeExpandVolume is " +
-			"FAILED_PRECONDITION (ext4 grows only where the driver has CAP_SYS_RESOURCE; try --fstype xfs)")
+		return warn("the filesystem is larger after it was remounted; while it is mounted, NodeExpandVolume is " +
+			"FAILED_PRECONDITION (ext4 can be expanded only if the driver has CAP_SYS_RESOURCE; try --fstype xfs)")
 	}
-	return well("the filesystem is larger, and the data is unchanged")
+	return pass("the filesystem is larger, and the data is unchanged")
 }
 
 // expand expands a volume that is published, and says whether that was possible while it is.
@@ -161,7 +161,7 @@ func (x *exam) expandOffline(ctx context.Context, v *vol, want int64) (online bo
 }
 
 func (v *vol) growOnNode(ctx context.Context, want int64) error {
-	return v.x.insist(ctx, func(ctx context.Context) error {
+	return v.x.retryWhileBusy(ctx, func(ctx context.Context) error {
 		r := &csipb.NodeExpandVolumeRequest{
 			VolumeId: v.id(), VolumePath: v.targets[0], CapacityRange: &csipb.CapacityRange{RequiredBytes: want},
 			VolumeCapability: v.capability, Secrets: v.x.Secrets,
@@ -184,7 +184,7 @@ func (v *vol) largerThan(before int64) string {
 		return fmt.Sprintf("the filesystem has %d bytes, and had %d", after, before)
 	}
 	if err := v.holds(v.targets[0], "before"); err != nil {
-		return fmt.Sprintf("the data is not there any more: %v", err)
+		return fmt.Sprintf("the data is lost: %v", err)
 	}
 	return ""
 }

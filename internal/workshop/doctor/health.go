@@ -52,24 +52,24 @@ func problemsVerdict(what string, all []problem) verdict {
 	for _, p := range all {
 		switch {
 		case strings.HasPrefix(p.status, "UNKNOWN"):
-			return wrong("the status of a problem is %s", p.status)
+			return fail("the status of a problem is %s", p.status)
 		case !regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`).MatchString(p.reason):
-			return wrong("the reason %.80q is not CamelCase", p.reason)
+			return fail("the reason %.80q is not CamelCase", p.reason)
 		case seen[p]:
-			return wrong("%s %s is reported twice", p.status, p.reason)
+			return fail("%s %s is reported twice", p.status, p.reason)
 		}
 		seen[p] = true
 	}
 	if len(all) > 0 {
-		return doubtful("%s is %s (%s), and nothing was done to it", what, all[0].status, all[0].reason)
+		return warn("%s is %s (%s), and nothing was done to it", what, all[0].status, all[0].reason)
 	}
-	return well("%s is well", what)
+	return pass("%s is well", what)
 }
 
 // volumeVerdict judges an answer about one volume.
 func volumeVerdict(id, what string, h *csipb.VolumeHealth) verdict {
 	if h.GetVolumeId() != id {
-		return wrong("the volume_id of the answer is %.128q, asked was %.128q", h.GetVolumeId(), id)
+		return fail("the volume_id of the answer is %.128q, that of the request was %.128q", h.GetVolumeId(), id)
 	}
 	var all []problem
 	for _, e := range h.GetHealthStatuses() {
@@ -82,7 +82,7 @@ func (x *exam) checkVolumeHealth(ctx context.Context, v *vol) verdict {
 	r, err := do(ctx, x, x.control().ControllerGetVolumeHealth,
 		&csipb.ControllerGetVolumeHealthRequest{VolumeId: v.id(), Secrets: x.Secrets})
 	if err != nil {
-		return wrong("ControllerGetVolumeHealth: %s", csi.Describe(err))
+		return fail("ControllerGetVolumeHealth: %s", csi.Describe(err))
 	}
 	return volumeVerdict(v.id(), "the volume", r.GetVolumeHealth())
 }
@@ -101,18 +101,18 @@ func (x *exam) checkListHealth(ctx context.Context, v *vol) verdict {
 			return nil
 		})
 		if err != nil {
-			return wrong("%v", err)
+			return fail("%v", err)
 		}
 	}
 	_, err := do(ctx, x, x.control().ControllerListVolumeHealth,
 		&csipb.ControllerListVolumeHealthRequest{StartingToken: "volplane-doctor-no-such-token", Secrets: x.Secrets})
 	if text := answered("ControllerListVolumeHealth from an unknown token", err, codes.Aborted); text != "" {
-		return wrong("%s", text)
+		return fail("%s", text)
 	}
 	if ours != nil {
 		return volumeVerdict(v.id(), "the volume", ours)
 	}
-	return well("the list ends, and the volume is not in it")
+	return pass("the list ends, and the volume is not in it")
 }
 
 // healthPages calls visit for each entry of the list, until it returns an error.
@@ -131,7 +131,7 @@ func (x *exam) checkNodeHealth(ctx context.Context, v *vol) verdict {
 	}
 	answer, err := do(ctx, x, x.serve().NodeGetVolumeHealth, r)
 	if err != nil {
-		return wrong("NodeGetVolumeHealth: %s", csi.Describe(err))
+		return fail("NodeGetVolumeHealth: %s", csi.Describe(err))
 	}
 	return volumeVerdict(v.id(), "the mounted volume", answer.GetVolumeHealth())
 }
@@ -139,13 +139,13 @@ func (x *exam) checkNodeHealth(ctx context.Context, v *vol) verdict {
 func (x *exam) checkStorageHealth(ctx context.Context) verdict {
 	r, err := do(ctx, x, x.serve().NodeGetStorageHealth, &csipb.NodeGetStorageHealthRequest{Secrets: x.Secrets})
 	if err != nil {
-		return wrong("NodeGetStorageHealth: %s", csi.Describe(err))
+		return fail("NodeGetStorageHealth: %s", csi.Describe(err))
 	}
 	var all []problem
 	for _, e := range r.GetBackendHealth() {
 		of, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.GetVolumeCapability())
 		if err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		all = append(all, problem{e.GetStatus().String(), e.GetReason(), string(of)})
 	}
@@ -162,21 +162,21 @@ func (x *exam) checkCondition(ctx context.Context, v *vol) verdict {
 	answers, err := x.conditionsOf(ctx, v)
 	switch {
 	case err != nil:
-		return unable(err)
+		return skipped(err)
 	case len(answers) == 0:
-		return wrong("VOLUME_CONDITION is promised, and no call that is promised beside it has a condition")
+		return fail("VOLUME_CONDITION is promised, and no call that is promised beside it has a condition")
 	}
 	for call, m := range answers {
 		problems, reported := csi.ConditionOf(m)
 		if !reported {
-			return wrong("%s answers without a volume_condition that can be read", call)
+			return fail("%s answers without a volume_condition that can be read", call)
 		}
 		if len(problems) > 0 {
-			return doubtful("%s says that the volume is abnormal, and nothing was done to it: %.200q", call,
+			return warn("%s says that the volume is abnormal, and nothing was done to it: %.200q", call,
 				problems[0].GetMessage())
 		}
 	}
-	return well("the condition is in %d of the answers that may have it", len(answers))
+	return pass("the condition is in %d of the answers that may have it", len(answers))
 }
 
 // conditionsOf returns the parts of answers that must have the condition of a volume, by their calls.

@@ -44,20 +44,20 @@ func (x *exam) checkName(ctx context.Context) verdict {
 			r, err := do(ctx, x, p.d.IdentityClient().GetPluginInfo, &csipb.GetPluginInfoRequest{})
 			switch {
 			case err != nil:
-				return wrong("GetPluginInfo: %s", csi.Describe(err))
+				return fail("GetPluginInfo: %s", csi.Describe(err))
 			case r.GetName() != x.node.d.Name:
-				return wrong("the driver calls itself %.80q and then %.80q", x.node.d.Name, r.GetName())
+				return fail("the driver calls itself %.80q and then %.80q", x.node.d.Name, r.GetName())
 			}
 		}
 	}
-	return well("%s, always", x.node.d.Name)
+	return pass("%s, always", x.node.d.Name)
 }
 
 func (x *exam) checkVersion(context.Context) verdict {
 	if x.node.d.Version == "" {
-		return wrong("the vendor_version is empty")
+		return fail("the vendor_version is empty")
 	}
-	return well("%s", x.node.d.Version)
+	return pass("%s", x.node.d.Version)
 }
 
 func (x *exam) checkProbe(ctx context.Context) verdict {
@@ -65,31 +65,31 @@ func (x *exam) checkProbe(ctx context.Context) verdict {
 		for range 2 {
 			r, err := do(ctx, x, p.d.IdentityClient().Probe, &csipb.ProbeRequest{})
 			if err != nil {
-				return wrong("Probe: %s", csi.Describe(err))
+				return fail("Probe: %s", csi.Describe(err))
 			}
 			if r.GetReady() != nil && !r.GetReady().GetValue() {
-				return wrong("the driver was ready, and is not any more")
+				return fail("the driver was ready, and is not any more")
 			}
 		}
 	}
-	return well("the driver is ready")
+	return pass("the driver is ready")
 }
 
 func (x *exam) checkControllerService(context.Context) verdict {
 	switch {
 	case x.controller == nil && x.plugin.ControllerService:
-		return doubtful("CONTROLLER_SERVICE is promised, and the controller is not behind this socket: it must be another " +
+		return warn("CONTROLLER_SERVICE is promised, and the controller is not behind this socket: it must be another " +
 			"process, and nothing that needs volumes was checked")
 	case x.controller == nil:
-		return doubtful("there is no controller: nothing that needs volumes was checked")
+		return warn("there is no controller: nothing that needs volumes was checked")
 	case !x.controller.d.HasController:
-		return wrong("the controller service is not behind %s", x.controller.socket)
+		return fail("the controller service is not behind %s", x.controller.socket)
 	case !x.plugin.ControllerService:
-		return wrong("there is a controller service, and CONTROLLER_SERVICE is not promised: callers do not look for it")
+		return fail("there is a controller service, and CONTROLLER_SERVICE is not promised: callers do not look for it")
 	case !x.creates():
-		return doubtful("the driver makes no volumes (CREATE_DELETE_VOLUME): only what needs none was checked")
+		return warn("the driver does not create volumes (CREATE_DELETE_VOLUME): only what needs no volume was checked")
 	}
-	return well("it is promised, and there")
+	return pass("it is promised, and there")
 }
 
 func (x *exam) checkPromises(ctx context.Context) verdict {
@@ -109,10 +109,10 @@ func (x *exam) checkPromises(ctx context.Context) verdict {
 func (x *exam) checkUnpromised(ctx context.Context) verdict {
 	for _, m := range x.methods(x.shared) {
 		if !m.promised && m.empty()(ctx) == nil {
-			return doubtful("%s is not promised, and answers OK: callers do not use it", m.name())
+			return warn("%s is not promised, and answers OK: callers do not use it", m.name())
 		}
 	}
-	return well("what is not promised is refused")
+	return pass("what is not promised is refused")
 }
 
 func (x *exam) checkNodeInfo(ctx context.Context) verdict {
@@ -120,7 +120,7 @@ func (x *exam) checkNodeInfo(ctx context.Context) verdict {
 	for range 2 {
 		info, err := x.node.d.NodeInfo(ctx)
 		if err != nil {
-			return wrong("NodeGetInfo: %s", csi.Describe(err))
+			return fail("NodeGetInfo: %s", csi.Describe(err))
 		}
 		infos = append(infos, info)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 func listChecks() []check {
-	listsSnapshots := func(x *exam) bool { return x.snaps() && x.promises().ListSnapshots }
+	listsSnapshots := func(x *exam) bool { return x.canSnapshot() && x.promises().ListSnapshots }
 	return []check{
 		{
 			"list-volumes", func(x *exam) bool { return x.creates() && x.lists() }, (*exam).checkList,
@@ -86,24 +86,24 @@ func (x *exam) checkList(ctx context.Context) verdict {
 	for range 3 {
 		v := x.volume()
 		if err := v.to(ctx, created); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		all = append(all, v)
 	}
 	whole, err := x.listed(ctx)
 	if err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	seen := map[string]int{}
 	err = x.pages(ctx, int32(max(1, len(whole)/4)), func(e *csipb.ListVolumesResponse_Entry) {
 		seen[e.GetVolume().GetVolumeId()]++
 	})
 	if err != nil {
-		return wrong("in pages: %v", err)
+		return fail("in pages: %v", err)
 	}
 	for _, v := range all {
 		if !whole[v.id()] || seen[v.id()] != 1 {
-			return wrong("a volume is %d times in the pages of the list, and %v in the whole", seen[v.id()], whole[v.id()])
+			return fail("a volume is %d times in the pages of the list, and %v in the whole", seen[v.id()], whole[v.id()])
 		}
 	}
 	_, err = do(ctx, x, x.control().ListVolumes, &csipb.ListVolumesRequest{StartingToken: "volplane-doctor-no-token"})
@@ -131,11 +131,11 @@ func (x *exam) checkListSnapshots(ctx context.Context) verdict {
 	var ids []string
 	for _, of := range []*vol{v, v, w} {
 		if err := of.to(ctx, created); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		s, err := of.snapshot(ctx, x.newName())
 		if err != nil {
-			return unable(failure{"CreateSnapshot", err})
+			return skipped(failure{"CreateSnapshot", err})
 		}
 		ids = append(ids, s.GetSnapshotId())
 	}
@@ -154,18 +154,18 @@ func (x *exam) checkListSnapshots(ctx context.Context) verdict {
 	} {
 		got, err := x.snapshotPages(ctx, q.r)
 		if err != nil {
-			return wrong("the list %s: %v", q.what, err)
+			return fail("the list %s: %v", q.what, err)
 		}
 		for _, id := range q.want {
 			if n := count(got, id); n != 1 {
-				return wrong("the list %s has a snapshot %d times", q.what, n)
+				return fail("the list %s has a snapshot %d times", q.what, n)
 			}
 		}
 		if !q.more && len(got) != len(q.want) {
-			return wrong("the list %s has %d snapshots, want %d", q.what, len(got), len(q.want))
+			return fail("the list %s has %d snapshots, want %d", q.what, len(got), len(q.want))
 		}
 	}
-	return well("each snapshot is listed once, over all pages, by its id and by its volume")
+	return pass("each snapshot is listed once, over all pages, by its id and by its volume")
 }
 
 func count(all []string, one string) int {
@@ -183,13 +183,13 @@ func (x *exam) checkCapacity(ctx context.Context, v *vol) verdict {
 		answer, err := do(ctx, x, x.control().GetCapacity, r)
 		switch {
 		case err != nil:
-			return wrong("GetCapacity: %s", csi.Describe(err))
+			return fail("GetCapacity: %s", csi.Describe(err))
 		case answer.GetAvailableCapacity() == 0:
-			return wrong("available_capacity is 0, and volumes can be made")
+			return fail("available_capacity is 0, and volumes can be created")
 		case answer.GetMaximumVolumeSize() != nil && answer.GetMaximumVolumeSize().GetValue() < x.Size:
-			return wrong("maximum_volume_size is %d, and a volume of %d was made", answer.GetMaximumVolumeSize().GetValue(),
+			return fail("maximum_volume_size is %d, and a volume of %d was created", answer.GetMaximumVolumeSize().GetValue(),
 				x.Size)
 		}
 	}
-	return well("there is room for volumes")
+	return pass("there is room for volumes")
 }

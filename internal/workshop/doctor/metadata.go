@@ -15,7 +15,7 @@ import (
 
 func metadataChecks() []check {
 	return []check{{
-		"snapshot-metadata", func(x *exam) bool { return x.snaps() && x.mounts() && x.hasMetadata() },
+		"snapshot-metadata", func(x *exam) bool { return x.canSnapshot() && x.mounts() && x.hasMetadata() },
 		own((*exam).checkMetadata, none),
 		"name all blocks that were written or have changed, in order and once, from starting_offset to the end",
 	}}
@@ -103,11 +103,11 @@ func (x *exam) checkMetadata(ctx context.Context, v *vol) verdict {
 	var ids []string
 	for _, word := range []string{"base", "target"} {
 		if err := v.fill(ctx, word); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		s, err := v.snapshot(ctx, x.newName())
 		if err != nil {
-			return unable(failure{"CreateSnapshot", err})
+			return skipped(failure{"CreateSnapshot", err})
 		}
 		ids = append(ids, s.GetSnapshotId())
 	}
@@ -124,26 +124,26 @@ func (x *exam) metadataVerdict(ctx context.Context, v *vol, base, target string)
 			SnapshotId: base, StartingOffset: at.from, MaxResults: at.most, Secrets: x.Secrets,
 		})
 		if err != nil {
-			return wrong("GetMetadataAllocated: %s", csi.Describe(err))
+			return fail("GetMetadataAllocated: %s", csi.Describe(err))
 		}
 		if text := has.lacks(dataSize); text != "" {
-			return wrong("GetMetadataAllocated from %d: %s", at.from, text)
+			return fail("GetMetadataAllocated from %d: %s", at.from, text)
 		}
 		if capacity = has.Capacity; capacity < v.size {
-			return wrong("volume_capacity_bytes is %d, the volume was made with %d", capacity, v.size)
+			return fail("volume_capacity_bytes is %d, the volume was created with %d", capacity, v.size)
 		}
 		changed, err := do(ctx, x, x.delta(), &csipb.GetMetadataDeltaRequest{
 			BaseSnapshotId: base, TargetSnapshotId: target, StartingOffset: at.from, MaxResults: at.most, Secrets: x.Secrets,
 		})
 		if csi.Code(err) == codes.FailedPrecondition {
-			return doubtful("the storage does not keep what has changed: callers copy all that is allocated: %s",
+			return warn("the storage does not keep what has changed: callers copy all that is allocated: %s",
 				csi.Describe(err))
 		}
 		if err != nil {
-			return wrong("GetMetadataDelta: %s", csi.Describe(err))
+			return fail("GetMetadataDelta: %s", csi.Describe(err))
 		}
 		if text := changed.lacks(dataSize); text != "" {
-			return wrong("GetMetadataDelta from %d: %s", at.from, text)
+			return fail("GetMetadataDelta from %d: %s", at.from, text)
 		}
 	}
 	return oneOf(answers(ctx, x.oddMetadata(base, target, capacity)),

@@ -13,7 +13,7 @@ import (
 )
 
 func nodeChecks() []check {
-	const look = "look at the mount table first, and answer OK when it is mounted already"
+	const look = "read the mount table first, and answer OK when it is mounted already"
 	return []check{
 		{
 			"publish-unstaged", (*exam).stages, shared((*exam).checkUnstaged, attached),
@@ -60,63 +60,63 @@ func nodeChecks() []check {
 // checkUnstaged publishes a volume that is attached and not staged.
 func (x *exam) checkUnstaged(ctx context.Context, v *vol) verdict {
 	if err := mount.MakeBelow(x.dir.Root, v.staging()); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	err := v.publishAt(ctx, v.targets[0])
 	n := mounts(v.targets[0])
-	if undone := x.insist(ctx, v.unpublish); undone != nil && n > 0 {
-		return unable(undone)
+	if undone := x.retryWhileBusy(ctx, v.unpublish); undone != nil && n > 0 {
+		return skipped(undone)
 	}
 	v.lower(attached)
 	switch {
 	case err == nil && n == 0:
-		return wrong("what is not staged is published: the answer is OK, and nothing is mounted")
+		return fail("what is not staged is published: the answer is OK, and nothing is mounted")
 	case err == nil:
-		return wrong("what is not staged is published: a program would write to a directory of the host")
+		return fail("what is not staged is published: a program would write to a directory of the host")
 	case n > 0:
-		return wrong("what is not staged is refused, and something is mounted at the target_path: %s", csi.Describe(err))
+		return fail("what is not staged is refused, and something is mounted at the target_path: %s", csi.Describe(err))
 	}
-	return well("what is not staged is refused: %s", csi.Code(err))
+	return pass("what is not staged is refused: %s", csi.Code(err))
 }
 
 func (x *exam) checkStage(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, staged); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	if at, mounted := mountedAt(v.staging()); mounted {
-		return well("%s is mounted", at.Type)
+		return pass("%s is mounted", at.Type)
 	}
-	return well("it is staged, and nothing is mounted at the staging_target_path")
+	return pass("it is staged, and nothing is mounted at the staging_target_path")
 }
 
 // again returns a check that repeats a call, after which there must be as many mounts at a place as before.
 func again(done, place string, at func(*vol) string, call func(*vol, context.Context) error) verdictOf {
 	return func(x *exam, ctx context.Context, v *vol) verdict {
 		before := mounts(at(v))
-		if err := x.insist(ctx, func(ctx context.Context) error { return call(v, ctx) }); err != nil {
-			return wrong("what is %s cannot be %s again: %s", done, done, csi.Describe(err))
+		if err := x.retryWhileBusy(ctx, func(ctx context.Context) error { return call(v, ctx) }); err != nil {
+			return fail("what is %s cannot be %s again: %s", done, done, csi.Describe(err))
 		}
 		if after := mounts(at(v)); after != before {
-			return wrong("%s again, there are %d mounts at the %s, not %d", done, after, place, before)
+			return fail("%s again, there are %d mounts at the %s, not %d", done, after, place, before)
 		}
-		return well("what is %s stays as it is", done)
+		return pass("what is %s stays as it is", done)
 	}
 }
 
 func (x *exam) checkPublish(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, published); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	switch n := mounts(v.targets[0]); {
 	case n == 0:
-		return wrong("the answer is OK, and nothing is mounted at the target_path")
+		return fail("the answer is OK, and nothing is mounted at the target_path")
 	case n > 1:
-		return wrong("%d mounts lie on top of each other at the target_path", n)
+		return fail("%d mounts lie on top of each other at the target_path", n)
 	}
 	if err := v.write(v.targets[0], "first"); err != nil {
-		return wrong("the volume cannot be written to: %v", err)
+		return fail("the volume cannot be written to: %v", err)
 	}
-	return well("it is mounted, and can be written to")
+	return pass("it is mounted, and can be written to")
 }
 
 // checkPublishConflict only warns when the driver answers OK and changes nothing.
@@ -125,16 +125,16 @@ func (x *exam) checkPublishConflict(ctx context.Context, v *vol) verdict {
 	r.Readonly = true
 	_, err := do(ctx, x, x.serve().NodePublishVolume, r)
 	if n := mounts(v.targets[0]); n != 1 {
-		return wrong("published with readonly where it is without, there are %d mounts", n)
+		return fail("published with readonly where it is without, there are %d mounts", n)
 	}
 	if written := v.write(v.targets[0], "first"); written != nil {
-		return wrong("published with readonly where it is without, a user of it cannot write any more: %v", written)
+		return fail("published with readonly where it is without, a user of it cannot write any more: %v", written)
 	}
 	problem := answered("NodePublishVolume with readonly where it is without", err, codes.AlreadyExists)
 	if problem != "" {
-		return doubtful("%s", problem)
+		return warn("%s", problem)
 	}
-	return well("what is published in another way is refused")
+	return pass("what is published in another way is refused")
 }
 
 func (x *exam) checkFSType(ctx context.Context) verdict {
@@ -147,21 +147,21 @@ func (x *exam) checkFSType(ctx context.Context) verdict {
 	}
 	err := v.to(ctx, published)
 	if csi.Code(err) == codes.InvalidArgument && v != x.shared {
-		return well("%s is refused", asked)
+		return pass("%s is refused", asked)
 	}
 	if err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	at, mounted := mountedAt(v.targets[0])
 	switch {
 	case !mounted:
-		return unable(os.ErrNotExist)
+		return skipped(os.ErrNotExist)
 	case at.Type != asked && x.FSType != "":
-		return wrong("%s was asked for, and %s is mounted", asked, at.Type)
+		return fail("%s was asked for, and %s is mounted", asked, at.Type)
 	case at.Type != asked:
-		return doubtful("%s was asked for, and %s is mounted", asked, at.Type)
+		return warn("%s was asked for, and %s is mounted", asked, at.Type)
 	}
-	return well("%s is mounted, as asked", asked)
+	return pass("%s is mounted, as asked", asked)
 }
 
 func (x *exam) checkUnpublish(ctx context.Context, v *vol) verdict {
@@ -169,35 +169,35 @@ func (x *exam) checkUnpublish(ctx context.Context, v *vol) verdict {
 	err := v.to(ctx, staged)
 	switch {
 	case err != nil:
-		return wrong("%v", err)
+		return fail("%v", err)
 	case mounts(target) > 0:
-		return wrong("the answer is OK, and something is still mounted at the target_path")
+		return fail("the answer is OK, and something is still mounted at the target_path")
 	case x.exists(target):
-		return wrong("the target_path is still there: the driver must remove it")
+		return fail("the target_path is still there: the driver must remove it")
 	}
-	return well("nothing is mounted any more, and the target_path is gone")
+	return pass("nothing is mounted any more, and the target_path is gone")
 }
 
 func (x *exam) checkUnpublishAgain(ctx context.Context, v *vol) verdict {
-	if err := x.insist(ctx, v.unpublish); err != nil {
-		return wrong("what is unpublished cannot be unpublished again: %s", csi.Describe(err))
+	if err := x.retryWhileBusy(ctx, v.unpublish); err != nil {
+		return fail("what is unpublished cannot be unpublished again: %s", csi.Describe(err))
 	}
-	return well("what is unpublished stays so")
+	return pass("what is unpublished stays so")
 }
 
 func (x *exam) checkUnstage(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, attached); err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	if mounts(v.staging()) > 0 {
-		return wrong("the answer is OK, and something is still mounted at the staging_target_path")
+		return fail("the answer is OK, and something is still mounted at the staging_target_path")
 	}
-	return well("nothing is staged any more")
+	return pass("nothing is staged any more")
 }
 
 func (x *exam) checkUnstageAgain(ctx context.Context, v *vol) verdict {
-	if err := x.insist(ctx, v.unstage); err != nil {
-		return wrong("what is unstaged cannot be unstaged again: %s", csi.Describe(err))
+	if err := x.retryWhileBusy(ctx, v.unstage); err != nil {
+		return fail("what is unstaged cannot be unstaged again: %s", csi.Describe(err))
 	}
 	_, err := do(ctx, x, x.serve().NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{
 		VolumeId: v.id(), StagingTargetPath: filepath.Join(filepath.Dir(v.staging()), "nowhere"),

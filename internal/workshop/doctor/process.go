@@ -38,8 +38,8 @@ const (
 	endMoment  = 100 * time.Millisecond
 )
 
-// ours says that the driver was started here, so that it can be killed.
-func (p *process) ours() bool { return p.words != nil }
+// startedByUs says that the driver was started here, so that it can be killed.
+func (p *process) startedByUs() bool { return p.words != nil }
 
 // checkArguments refuses what cannot be examined, before anything is made.
 func (x *exam) checkArguments() error {
@@ -99,13 +99,13 @@ func (x *exam) all() []*process {
 
 // connect starts the driver if it is not running, and asks it what it can do.
 func (x *exam) connect(ctx context.Context, p *process) (err error) {
-	if p.ours() {
+	if p.startedByUs() {
 		if err := x.start(p); err != nil {
 			return err
 		}
 	}
 	limit := startLimit
-	if !p.ours() {
+	if !p.startedByUs() {
 		limit = x.Patience
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -131,7 +131,7 @@ func (x *exam) withLastWords(p *process, err error) error {
 
 // whileItRuns calls cancel when the process ends, until the returned function is called.
 func (p *process) whileItRuns(cancel func()) func() {
-	if !p.ours() {
+	if !p.startedByUs() {
 		return func() {}
 	}
 	over, ended := make(chan struct{}), p.ended
@@ -207,7 +207,7 @@ func (p *process) kill() {
 // alive says that the examination goes on, and that no process of the driver has ended.
 func (x *exam) alive() bool {
 	for _, p := range x.all() {
-		if p.ours() && p.hasEnded() {
+		if p.startedByUs() && p.hasEnded() {
 			return false
 		}
 	}
@@ -220,7 +220,7 @@ const mostDeaths = 3
 // checkAlive starts processes again that have ended by themselves during a check.
 func (x *exam) checkAlive(ctx context.Context, during string, level finding.Level) {
 	for _, p := range x.all() {
-		if x.stopped() != nil || !p.ours() || !p.ends(ctx, level) {
+		if x.stopped() != nil || !p.startedByUs() || !p.ends(ctx, level) {
 			continue
 		}
 		x.deaths++
@@ -231,7 +231,7 @@ func (x *exam) checkAlive(ctx context.Context, during string, level finding.Leve
 			Next: "end for no call, whatever is in it",
 		})
 		if x.deaths == mostDeaths {
-			x.stop(fmt.Errorf("the driver has ended by itself %d times", mostDeaths))
+			x.stop(fmt.Errorf("the driver has exited unexpectedly %d times", mostDeaths))
 			return
 		}
 		_ = x.revive(ctx, p)
@@ -269,7 +269,7 @@ func (x *exam) revive(ctx context.Context, p *process) error {
 // reset replaces a driver that hangs by a new one, so that it can take back what it has done.
 func (x *exam) reset(ctx context.Context) {
 	for _, p := range x.all() {
-		if p.ours() {
+		if p.startedByUs() {
 			p.kill()
 			_ = x.restart(ctx, p)
 		}

@@ -39,14 +39,14 @@ func atOnce(all ...func() error) []error {
 // checkSameAtOnce makes the same calls twice at the same time: CreateVolume, NodeStageVolume and NodePublishVolume.
 func (x *exam) checkSameAtOnce(ctx context.Context, v *vol) verdict {
 	if problem := x.createTwice(ctx, v); problem != "" {
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	}
 	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	problem := x.useTwice(ctx, v)
 	if err := v.to(ctx, none); err != nil && problem == "" {
-		return wrong("after calls at the same time: %v", err)
+		return fail("after calls at the same time: %v", err)
 	}
 	return unless(problem, "of two calls at the same time both succeed, or one is ABORTED")
 }
@@ -169,9 +169,9 @@ func (x *exam) checkTenAtOnce(ctx context.Context) verdict {
 	}
 	switch {
 	case err != nil:
-		return wrong("of %d volumes at the same time, one is of no use: %v", many, err)
+		return fail("of %d volumes at the same time, one does not work: %v", many, err)
 	case len(ids) < many:
-		return wrong("%d names, created at the same time, are %d volumes", many, len(ids))
+		return fail("%d names, created at the same time, are %d volumes", many, len(ids))
 	}
-	return well("%d volumes are made, used and deleted at the same time", many)
+	return pass("%d volumes are created, used and deleted at the same time", many)
 }

@@ -51,55 +51,55 @@ func useChecks() []check {
 // checkData writes to the volume, takes it away from the node and brings it back.
 func (x *exam) checkData(ctx context.Context, v *vol) verdict {
 	if err := v.write(v.targets[0], "kept"); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	for _, far := range []state{staged, created} {
 		if err := v.to(ctx, far); err != nil {
-			return unable(err)
+			return skipped(err)
 		}
 		if err := v.to(ctx, published); err != nil {
-			return wrong("what was used before cannot be used again: %v", err)
+			return fail("what was used before cannot be used again: %v", err)
 		}
 		if err := v.holds(v.targets[0], "kept"); err != nil {
-			return wrong("the data is not there any more after %s: %v", downwards()[far+1].name, err)
+			return fail("the data is lost after %s: %v", downwards()[far+1].name, err)
 		}
 	}
-	return well("what was written is there after the volume was unpublished, unstaged and detached")
+	return pass("what was written is there after the volume was unpublished, unstaged and detached")
 }
 
 func (x *exam) checkTwoTargets(ctx context.Context, v *vol) verdict {
 	one, two := v.targets[0], v.target(2)
-	if err := x.insist(ctx, func(ctx context.Context) error { return v.publishAt(ctx, two) }); err != nil {
+	if err := x.retryWhileBusy(ctx, func(ctx context.Context) error { return v.publishAt(ctx, two) }); err != nil {
 		v.targets = v.targets[:1]
-		return wrong("a second target_path on the same node is refused: %s", csi.Describe(err))
+		return fail("a second target_path on the same node is refused: %s", csi.Describe(err))
 	}
 	if err := v.write(one, "two"); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	if err := v.holds(two, "two"); err != nil {
-		return wrong("at a second target_path the volume is another one: %v", err)
+		return fail("at a second target_path the volume is another one: %v", err)
 	}
-	if err := x.insist(ctx, func(ctx context.Context) error { return v.unpublishAt(ctx, two) }); err != nil {
-		return unable(failure{"NodeUnpublishVolume", err})
+	if err := x.retryWhileBusy(ctx, func(ctx context.Context) error { return v.unpublishAt(ctx, two) }); err != nil {
+		return skipped(failure{"NodeUnpublishVolume", err})
 	}
 	v.targets = v.targets[:1]
 	switch {
 	case mounts(two) > 0:
-		return wrong("what is unpublished from one target_path is still mounted there")
+		return fail("what is unpublished from one target_path is still mounted there")
 	case mounts(one) != 1:
 		v.lower(staged)
-		return wrong("what is unpublished from one target_path is gone from the other one")
+		return fail("what is unpublished from one target_path is gone from the other one")
 	}
 	if err := v.holds(one, "two"); err != nil {
-		return wrong("what is unpublished from one target_path is of no use at the other one: %v", err)
+		return fail("a volume unpublished from one target_path no longer works at the other one: %v", err)
 	}
-	return well("each target_path has a mount of its own")
+	return pass("each target_path has a mount of its own")
 }
 
 func (x *exam) checkSingleWriter(ctx context.Context, v *vol) verdict {
 	v.capability = csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, false, x.FSType, nil)
 	if err := v.to(ctx, published); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	err := v.publishAt(ctx, v.target(2))
 	n := mounts(v.target(2))
@@ -107,34 +107,34 @@ func (x *exam) checkSingleWriter(ctx context.Context, v *vol) verdict {
 		v.targets = v.targets[:1]
 	}
 	if problem := answered("NodePublishVolume at a second target_path", err, codes.FailedPrecondition); problem != "" {
-		return wrong("%s", problem)
+		return fail("%s", problem)
 	}
 	if n > 0 {
-		return wrong("a second target_path is refused, and mounted")
+		return fail("a second target_path is refused, and mounted")
 	}
-	return well("a second writer is refused")
+	return pass("a second writer is refused")
 }
 
 func (x *exam) checkReadOnly(ctx context.Context, v *vol) verdict {
 	if err := errors.Join(v.write(v.targets[0], "read"), v.to(ctx, staged)); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	v.readOnly = true
 	defer func() { v.readOnly = false }()
 	if err := v.to(ctx, published); err != nil {
-		return wrong("it cannot be published with readonly: %v", err)
+		return fail("it cannot be published with readonly: %v", err)
 	}
 	read, written := v.holds(v.targets[0], "read"), v.write(v.targets[0], "read")
 	if err := v.to(ctx, staged); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	switch {
 	case read != nil:
-		return wrong("published with readonly, it cannot be read: %v", read)
+		return fail("published with readonly, it cannot be read: %v", read)
 	case written == nil:
-		return wrong("it is published with readonly, and can be written to")
+		return fail("it is published with readonly, and can be written to")
 	}
-	return well("what is published with readonly can be read, and not written to")
+	return pass("what is published with readonly can be read, and not written to")
 }
 
 // checkBlock uses a volume without a filesystem.
@@ -142,27 +142,27 @@ func (x *exam) checkBlock(ctx context.Context, v *vol) verdict {
 	v.capability = csi.Capability(v.capability.GetAccessMode().GetMode(), true, "", nil)
 	err := v.to(ctx, created)
 	if csi.Code(err) == codes.InvalidArgument {
-		return well("block volumes are refused: %s", csi.Describe(err))
+		return pass("block volumes are refused: %s", csi.Describe(err))
 	}
 	if err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	problem := x.blockProblem(ctx, v)
 	if err := v.to(ctx, none); err != nil && problem == "" {
-		return wrong("a block volume cannot be taken away: %v", err)
+		return fail("a block volume cannot be removed: %v", err)
 	}
 	return unless(problem, "there is a device at the target_path, and what was written to it stays")
 }
 
 func (x *exam) blockProblem(ctx context.Context, v *vol) string {
 	if err := v.to(ctx, published); err != nil {
-		return fmt.Sprintf("a block volume that was made cannot be published: %v", err)
+		return fmt.Sprintf("a created block volume cannot be published: %v", err)
 	}
 	target := v.targets[0]
 	if !mount.IsDevice(target) {
 		return "there is no block device at the target_path"
 	}
-	if err := errors.Join(x.insist(ctx, v.stage), x.insist(ctx, v.publish)); err != nil {
+	if err := errors.Join(x.retryWhileBusy(ctx, v.stage), x.retryWhileBusy(ctx, v.publish)); err != nil {
 		return fmt.Sprintf("what is published cannot be published again: %s", csi.Describe(err))
 	}
 	if n := mounts(target); n > 1 {
@@ -184,7 +184,7 @@ func (x *exam) blockProblem(ctx context.Context, v *vol) string {
 		return fmt.Sprintf("a block volume cannot be used again: %v", err)
 	}
 	if err := v.holds(target, "block"); err != nil {
-		return fmt.Sprintf("what was written to the device is not there any more: %v", err)
+		return fmt.Sprintf("what was written to the device is lost: %v", err)
 	}
 	return ""
 }
@@ -193,14 +193,14 @@ func (x *exam) blockProblem(ctx context.Context, v *vol) string {
 func (x *exam) checkStats(ctx context.Context, v *vol) verdict {
 	empty, err := v.usage(ctx)
 	if err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	if err := errors.Join(v.write(v.targets[0], "a"), v.to(ctx, published)); err != nil {
-		return unable(err)
+		return skipped(err)
 	}
 	full, err := v.usage(ctx)
 	if err != nil {
-		return wrong("%v", err)
+		return fail("%v", err)
 	}
 	return statsVerdict(empty, full)
 }
@@ -227,15 +227,15 @@ func statsVerdict(empty, full *csipb.VolumeUsage) verdict {
 	grown := used - empty.GetUsed()
 	switch {
 	case total <= 0:
-		return wrong("total is %d bytes", total)
+		return fail("total is %d bytes", total)
 	case used > total || available > total || used+available > total+total/100:
-		return wrong("%d bytes are used and %d available, of %d in total", used, available, total)
+		return fail("%d bytes are used and %d available, of %d in total", used, available, total)
 	case used+available < total/2:
-		return doubtful("%d bytes are used and %d available, of %d in total: where is the rest?", used, available, total)
+		return warn("%d bytes are used and %d available, of %d in total: where is the rest?", used, available, total)
 	case grown < dataSize/2 || grown > 8*dataSize:
-		return doubtful("%d bytes were written, and %d more are used: is the unit BYTES?", dataSize, grown)
+		return warn("%d bytes were written, and %d more are used: is the unit BYTES?", dataSize, grown)
 	}
-	return well("%d bytes are used and %d available, of %d in total", used, available, total)
+	return pass("%d bytes are used and %d available, of %d in total", used, available, total)
 }
 
 func (x *exam) checkStatsPath(ctx context.Context, v *vol) verdict {

@@ -114,8 +114,8 @@ func busy(err error) bool {
 	return csi.Code(err) == codes.Aborted || csi.Code(err) == codes.Unavailable
 }
 
-// insist repeats a call while the driver is busy with an earlier one.
-func (x *exam) insist(ctx context.Context, call func(context.Context) error) error {
+// retryWhileBusy repeats a call while the driver is busy with an earlier one.
+func (x *exam) retryWhileBusy(ctx context.Context, call func(context.Context) error) error {
 	return x.again(ctx, call, busy)
 }
 
@@ -330,7 +330,7 @@ func (f failure) Unwrap() error { return f.err }
 // take makes a step, and notes how long it takes.
 func (v *vol) take(ctx context.Context, s step) error {
 	begun := time.Now()
-	if err := v.x.insist(ctx, func(ctx context.Context) error { return s.call(v, ctx) }); err != nil {
+	if err := v.x.retryWhileBusy(ctx, func(ctx context.Context) error { return s.call(v, ctx) }); err != nil {
 		return failure{s.name, err}
 	}
 	v.x.mu.Lock()

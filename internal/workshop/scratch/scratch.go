@@ -35,7 +35,7 @@ type Dir struct {
 // Errors of lock.
 var (
 	errRuns  = errors.New("an examination runs there")
-	errNotIt = errors.New("it is no scratch directory")
+	errNotIt = errors.New("it is not a scratch directory")
 )
 
 // Make takes away what killed examinations have left in a directory, and makes a scratch directory in it. The findings
@@ -162,10 +162,10 @@ func cleanUpKilled(ctx context.Context, parent *os.File) ([]finding.Finding, err
 // leftover returns the finding about a killed examination's directory.
 func leftover(root string, mounts int, err error) finding.Finding {
 	f := finding.Finding{Check: "leftover-examination", Level: finding.Pass, Path: root}
-	f.Message = fmt.Sprintf("an earlier examination was killed; its directory is taken away (mounts in it: %d)", mounts)
+	f.Message = fmt.Sprintf("an earlier examination was killed; its directory is removed (mounts in it: %d)", mounts)
 	if err != nil {
 		f.Level, f.Next = finding.Warn, finding.Administrator.Should("unmount what is mounted there, and remove it")
-		f.Message = fmt.Sprintf("an earlier examination was killed, and its directory cannot be taken away: %v", err)
+		f.Message = fmt.Sprintf("an earlier examination was killed, and its directory cannot be removed: %v", err)
 	}
 	return f
 }

@@ -46,7 +46,8 @@ func addTopology(crd *apiextensionsv1.CustomResourceDefinition) {
 		fields := crd.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties
 		switch crd.Spec.Names.Kind {
 		case "VolumeSnapshotContent":
-			terms := topologyTerms("The places from which volumes that are made of the snapshot can be used; all, if empty.")
+			terms := topologyTerms("The topologies from which volumes that are created from the snapshot are accessible; " +
+				"all, if empty.")
 			terms.XValidations = apiextensionsv1.ValidationRules{
 				{Rule: "self == oldSelf", Message: "nodeAffinity is immutable"},
 			}

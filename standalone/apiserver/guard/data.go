@@ -102,7 +102,8 @@ func unknown(s *api.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(at.Child("dataSource"),
-		fmt.Sprintf("a %s is no source here, and without it the volume would be empty: name it as dataSourceRef", from.Kind))}
+		fmt.Sprintf("a %s is not supported as a source, and without it the volume would be empty: name it as "+
+			"dataSourceRef", from.Kind))}
 }
 
 // handles refuses volume handles that would break lines or names that contain them.

@@ -63,7 +63,7 @@ func (p *plugin) flexOf(ctx context.Context, csi string) (string, error) {
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		return "", apierrors.NewInternalError(fmt.Errorf("look at CSIDriver %s: %w", csi, err))
+		return "", apierrors.NewInternalError(fmt.Errorf("get CSIDriver %s: %w", csi, err))
 	case d.Labels[volume.LabelMadeBy] != volume.Program:
 		return "", nil
 	}

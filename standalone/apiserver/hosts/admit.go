@@ -238,11 +238,11 @@ func bare(m *metav1.ObjectMeta, finalizers, annotations []string) {
 // created on the node by a node-local driver. It returns the scope in which they serve it.
 func (w *write) serves(v *corev1.PersistentVolume) (volume.Scope, error) {
 	if v.Spec.CSI == nil {
-		return volume.Scope{}, fmt.Errorf("volume %s is no CSI volume", v.Name)
+		return volume.Scope{}, fmt.Errorf("volume %s is not a CSI volume", v.Name)
 	}
 	scope, err := w.scopeOf(v.Spec.CSI.Driver)
 	if on := provision.MadeOn(v); err == nil && !scope.Has(on) {
-		err = fmt.Errorf("volume %s was not made on the node (annotation %s=%q)", v.Name, volume.AnnProvisionedOn, on)
+		err = fmt.Errorf("volume %s was not created on the node (annotation %s=%q)", v.Name, volume.AnnProvisionedOn, on)
 	}
 	return scope, err
 }

@@ -96,7 +96,7 @@ func (w *write) attachedHere(a *storagev1.VolumeAttachment) error {
 	}
 	name := a.Spec.Source.PersistentVolumeName
 	if name == nil {
-		return fmt.Errorf("attachment %s names no volume", a.Name)
+		return fmt.Errorf("attachment %s does not name a volume", a.Name)
 	}
 	v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, *name, metav1.GetOptions{})
 	switch {
@@ -140,7 +140,8 @@ func (w *write) ofClass(c *storagev1.CSIStorageCapacity) error {
 		return unread("class "+c.StorageClassName, err)
 	}
 	if driver := c.Labels[volume.LabelDriver]; class.Provisioner != driver {
-		return fmt.Errorf("CSIStorageCapacity %s is of driver %s, and its class %s of driver %s", c.Name, driver, class.Name,
+		return fmt.Errorf("CSIStorageCapacity %s is for driver %s, and its class %s is for driver %s", c.Name, driver,
+			class.Name,
 			class.Provisioner)
 	}
 	return nil

@@ -135,7 +135,7 @@ func (w *write) newVolume(v *corev1.PersistentVolume) error {
 func (w *write) wanted(
 	claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, scope volume.Scope,
 ) (*corev1.PersistentVolume, error) {
-	f := provision.ClaimFacts{Claim: claim, Driver: v.Spec.CSI.Driver, Ours: true, Scope: scope, Partial: true}
+	f := provision.ClaimFacts{Claim: claim, Driver: v.Spec.CSI.Driver, Reachable: true, Scope: scope, Partial: true}
 	if on := volume.SelectedNode(claim.Annotations); !scope.Has(on) {
 		return nil, fmt.Errorf("claim %s/%s is for node %q", claim.Namespace, claim.Name, on)
 	}

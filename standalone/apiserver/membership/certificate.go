@@ -49,7 +49,7 @@ func (d *Members) entitled(
 		return i.Node, i.Epoch, err
 	case has && who.GetName() == cert.Subject.CommonName:
 		if asked != who.GetName() {
-			return "", 0, refuseWith(http.StatusForbidden, "the certificate is of node %s, not of user %.80q", own, asked)
+			return "", 0, refuseWith(http.StatusForbidden, "the certificate is for node %s, not for user %.80q", own, asked)
 		}
 		epoch, err := pki.EpochOf(cert)
 		return own, epoch, err
@@ -85,7 +85,7 @@ func requested(body []byte) (string, *ecdsa.PublicKey, error) {
 	}
 	key, ok := q.PublicKey.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {
-		return "", nil, refuseWith(http.StatusBadRequest, "the key is none of ECDSA over P-256")
+		return "", nil, refuseWith(http.StatusBadRequest, "the key is not an ECDSA key over P-256")
 	}
 	return q.Subject.CommonName, key, nil
 }

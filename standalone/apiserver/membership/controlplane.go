@@ -28,7 +28,7 @@ func (d *Members) mayInvitePlane(ctx context.Context, name string) error {
 	}
 	_, err := d.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("look for Node %s: %w", name, err)
+		return fmt.Errorf("get Node %s: %w", name, err)
 	}
 	facts.Known = err == nil
 	err = facts.Check()
@@ -49,7 +49,7 @@ func (d *Members) mayInviteNode(ctx context.Context, name string) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for Node %s: %w", name, err)
+		return fmt.Errorf("get Node %s: %w", name, err)
 	case planes.Is(n):
 		return refuseWith(http.StatusConflict, "a control plane runs on node %s, which needs no invitation: choose another "+
 			"name for the other host", name)

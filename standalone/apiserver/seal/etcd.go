@@ -37,7 +37,7 @@ func (o Options) scan(ctx context.Context, how value.Transformer) (findings, err
 	for {
 		r, err := o.Etcd.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
 		if err != nil {
-			return f, fmt.Errorf("look at Secrets in etcd: %w", err)
+			return f, fmt.Errorf("read Secrets in etcd: %w", err)
 		}
 		for _, kv := range r.Kvs {
 			e := entry{

@@ -112,16 +112,14 @@ func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 		return nil
 	case o.File != "":
 		return fmt.Errorf("%w: %s, by the file of --encryption-provider-config, %s (%w). Nothing was changed, and "+
-			"everything else is whole. "+
-			"Add the provider and the key with which they were written, as the last one, and start again: volplane's own is "+
-			"in %s if it wrote them",
+			"everything else is whole. Add the provider and the key with which they were written, as the last one, and start "+
+			"again: volplane's own is in %s if it wrote them",
 			ErrUnreadable, f.lost(), o.File, f.unreadable[0].err, filepath.Join(o.Dir, keyFile))
 	default:
 		return fmt.Errorf("%w: %s, and %s does not have that key. Nothing was changed, and everything else is whole. "+
 			"Put that file back from a backup of the data directory, or name your own with --encryption-provider-config if "+
-			"you gave one before. "+
-			"If the key is gone for good, so are these Secrets: --forget-unreadable-secrets, given for one start, deletes "+
-			"them, and then they can be created again",
+			"you gave one before. If the key is permanently lost, so are these Secrets: --forget-unreadable-secrets, used for "+
+			"one start, deletes them, and then they can be created again",
 			ErrUnreadable, f.lost(), file)
 	}
 }

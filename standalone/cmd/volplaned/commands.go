@@ -88,7 +88,7 @@ func upCommand() *cobra.Command {
 	f.Lookup("docker").NoOptDefVal = options.DockerSocket
 	f.StringVar(&o.Docker.Namespace, "docker-namespace", "default", "namespace of the claims that docker's volumes are")
 	f.StringVar(&o.Page, "page", "127.0.0.1:0", "loopback address at which 'volplane page' lets a browser look, from the "+
-		"first time that it is asked for; port 0 chooses a free port, and an empty address turns the page off")
+		"first time that it is requested; port 0 chooses a free port, and an empty address turns the page off")
 	f.StringVar(&o.Storage.Socket, "storage-provider", "", "serve claims to systemd at this socket "+
 		"(--storage-provider alone: "+options.StorageSocket+"; default the socket of systemd's "+
 		"volplane-storage.socket, if there is one)")
@@ -158,7 +158,7 @@ func printRevoked(cmd *cobra.Command, name string, r up.Revoked) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: a host has used the invitation of control plane %s, and has all keys, "+
 			"which no revocation takes away: SECURITY.md says what to do if it is not yours\n", name)
 	case !r.Known && !r.ControlPlane:
-		fmt.Fprintf(cmd.ErrOrStderr(), "note: there is no Node %s: compare the name with 'volplane get nodes'\n", name)
+		fmt.Fprintf(cmd.ErrOrStderr(), "note: Node %s does not exist: compare the name with 'volplane get nodes'\n", name)
 	}
 	if r.ControlPlane {
 		fmt.Fprintf(cmd.OutOrStdout(), "the invitation of control plane %s is revoked\n", name)

@@ -30,8 +30,8 @@ func attachReasons() []attachRow {
 			stuck,
 		},
 		{
-			"an attachment that volplane has not made serves Pods as well, and keeps a volume from other nodes; one with the " +
-				"name that it would have here goes when no Pod wants it. Kubernetes knows only those that it has made, and " +
+			"an attachment that volplane did not create serves Pods as well, and keeps a volume from other nodes; one with " +
+				"the name that it would have here goes when no Pod wants it. Kubernetes knows only those that it has made, and " +
 				"after a restart those of its names",
 			madeByHand,
 		},

@@ -36,8 +36,8 @@ func VolumeRows() []Row {
 		{"the claim is gone, the driver has enough to do", "pv/v1", func(s *Scene) {
 			s.Released()
 			s.Detached()
-			s.Warn(s.Volume.UID, volume.ReasonDriverBusy, "driver d.example.com works on as many calls to delete volumes as "+
-				"may run at the same time; this one waits for a slot")
+			s.Warn(s.Volume.UID, volume.ReasonDriverBusy, "driver d.example.com has reached its limit of concurrent delete "+
+				"calls; waiting for a slot")
 		}},
 		{"the claim is gone, the driver deletes the volume", "pv/v1", func(s *Scene) { s.Released(); s.Detached() }},
 		{"the claim is gone and the data kept", "pv/v1", func(s *Scene) {

@@ -29,7 +29,7 @@ func ClaimRows() []Row {
 		}},
 		{"the driver is nowhere", "pvc/data", func(s *Scene) { s.Unbound(); s.All.CSINodes = nil }},
 		{"the provisioner has not begun", "pvc/data", (*Scene).Unbound},
-		{"the driver is making the volume", "pvc/data", func(s *Scene) { s.Unbound(); s.Making() }},
+		{"the driver is making the volume", "pvc/data", func(s *Scene) { s.Unbound(); s.Creating() }},
 		{"the class has parameters that make no sense", "pvc/data", func(s *Scene) {
 			s.Unbound()
 			s.Class.Parameters = map[string]string{
@@ -48,8 +48,8 @@ func ClaimRows() []Row {
 		}},
 		{"the driver has enough to do", "pvc/data", func(s *Scene) {
 			s.Unbound()
-			s.Warn("uid-data", volume.ReasonDriverBusy, "driver d.example.com works on as many calls to create volumes as may "+
-				"run at the same time; this one waits for a slot")
+			s.Warn("uid-data", volume.ReasonDriverBusy, "driver d.example.com has reached its limit of concurrent create "+
+				"calls; waiting for a slot")
 		}},
 		{"whether the driver is making the volume may not be read", "pvc/data", func(s *Scene) {
 			s.Unbound()
@@ -61,7 +61,8 @@ func ClaimRows() []Row {
 		}},
 		{"the driver is out of order", "pvc/data", func(s *Scene) {
 			s.Unbound()
-			s.Warn("uid-data", volume.ReasonProvisioningFailed, "driver d.example.com made no volume: Internal: disk on fire")
+			s.Warn("uid-data", volume.ReasonProvisioningFailed, "driver d.example.com did not create a volume: Internal: "+
+				"disk on fire")
 		}},
 		{"a warning about an earlier claim of the same name is not heard", "pvc/data", func(s *Scene) {
 			s.Unbound()
@@ -102,11 +103,11 @@ func lateRows() []Row {
 			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) "+
 				"did not have enough free storage: driver d.example.com has not reported how much space class fast has there")
 		}},
-		{"the driver does not tell its capacity", "pvc/data", func(s *Scene) {
+		{"the driver does not report its capacity", "pvc/data", func(s *Scene) {
 			s.Short(volume.ReasonCapacityUnknown, volume.Driver(s.Class.Provisioner), "0/1 nodes are available: n1: node(s) "+
 				"did not have enough free storage: driver d.example.com has not reported how much space class fast has there")
 			s.Warn("uid-fast", volume.ReasonCapacityUnknown,
-				"driver d.example.com does not tell the capacity of class fast in zone=a: Internal: disk on fire")
+				"driver d.example.com does not report the capacity of class fast in zone=a: Internal: disk on fire")
 		}},
 		{"a late class and a Pod that named its node", "pvc/data", func(s *Scene) { s.Late(); s.Use(Pod("web", "n1")) }},
 		{"a late class whose volumes are made by hand", "pvc/data", func(s *Scene) {
@@ -155,7 +156,7 @@ func namedRows() []Row {
 		{"deleted while a copy of it is made", "pvc/data", func(s *Scene) {
 			s.Claim.DeletionTimestamp, s.Claim.Finalizers, s.All.Pods = Now(),
 				[]string{"example.com/keep", volume.FinalizerCloning}, nil
-			s.Making()
+			s.Creating()
 			s.All.Begun[0].Source, s.All.Begun[0].SourceName = "h1", "data"
 		}},
 		{"deleted while nobody can say whether a copy is made", "pvc/data", func(s *Scene) {
@@ -302,7 +303,7 @@ func leavingRows() []Row {
 		{"the same, not to be detached", "volumeattachment/a1", func(s *Scene) {
 			s.All.Volumes, s.Attachment.Status.DetachError = nil, &storagev1.VolumeError{Message: "device is busy"}
 		}},
-		{"what another attacher says of a volume that is no CSI volume", "volumeattachment/a1", func(s *Scene) {
+		{"what another attacher says of a volume that is not a CSI volume", "volumeattachment/a1", func(s *Scene) {
 			s.Detaching()
 			s.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{Cinder: &corev1.CinderPersistentVolumeSource{}}
 			s.Attachment.Status.DetachError = &storagev1.VolumeError{Message: "device is busy"}
@@ -370,7 +371,7 @@ func ConsumerRows() []Row {
 			s.Failed(mount.Publish, "volume v1: rpc error: code = Internal desc = bad superblock", false)
 		}},
 		{"something is in the way of the mount", "pod/web", func(s *Scene) {
-			s.Failed(mount.Publish, "target of volume v1: /t: something else is there: a file", true)
+			s.Failed(mount.Publish, "target of volume v1: /t: another file is there: a file", true)
 			s.Warn("uid-web", volume.ReasonFailedMount, "another volume of the Pod has another cause")
 		}},
 		{"the driver of the mount is away", "pod/web", told(volume.ReasonDriverMissing,

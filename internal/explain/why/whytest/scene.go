@@ -271,8 +271,8 @@ func (s *Scene) Pending() {
 	s.Claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 }
 
-// Making makes the scene one in which the provisioner has called the driver to create the claim's volume.
-func (s *Scene) Making() {
+// Creating makes the scene one in which the provisioner has called the driver to create the claim's volume.
+func (s *Scene) Creating() {
 	in := &provision.Intent{
 		Driver: Driver, Name: "pvc-uid-data", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
 	}
