@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -61,7 +62,7 @@ func TestNoneIsOverlooked(t *testing.T) {
 			Namespace: "ns", Name: log + "-1", Labels: map[string]string{volume.LabelIntents: log},
 		}}
 	}
-	hidden := fake.NewClientset(lease(place.Name))
+	hidden := clientset.New(lease(place.Name))
 	hidden.PrependReactor("list", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", nil)
 	})
@@ -69,10 +70,10 @@ func TestNoneIsOverlooked(t *testing.T) {
 		client *fake.Clientset
 		want   string
 	}{
-		"nothing is there": {fake.NewClientset(), ""},
-		"another's":        {fake.NewClientset(lease("other")), ""},
+		"nothing is there": {clientset.New(), ""},
+		"another's":        {clientset.New(lease("other")), ""},
 		"its own": {
-			fake.NewClientset(lease(place.Name)), "intents of an earlier start are in Lease ns/" + place.Name +
+			clientset.New(lease(place.Name)), "intents of an earlier start are in Lease ns/" + place.Name +
 				"-1, and this process may not resolve them: give it the right to update leases",
 		},
 		"it may not be read": {hidden, ""},

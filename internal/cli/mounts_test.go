@@ -14,12 +14,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -113,7 +113,7 @@ func TestThisNode(t *testing.T) {
 	if got := s.ThisNode(); got != "first" {
 		t.Errorf("this node is %q, want first", got)
 	}
-	nodes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: options.HostName()}},
+	nodes := clientset.New(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: options.HostName()}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}})
 	if got, err := s.NodeOf(t.Context(), nodes, ""); got != "first" || err != nil {
 		t.Errorf("commands work on node %q, want first: %v", got, err)

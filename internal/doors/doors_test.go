@@ -17,13 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube/kubetest"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -189,7 +189,7 @@ func TestPodOfAutomount(t *testing.T) {
 		p.Name = name
 		return p
 	}
-	client := fake.NewClientset(pod("plain", "/srv", "n1"), pod("other", "/srv", "n2"), pod("under", Stage("/srv"), "n1"),
+	client := clientset.New(pod("plain", "/srv", "n1"), pod("other", "/srv", "n2"), pod("under", Stage("/srv"), "n1"),
 		pod("automount", Stage("/lazy"), "n1"), pod("far", Stage("/far"), "n2"))
 	for dir, want := range map[string]string{
 		"/srv": "plain", "/lazy": "automount", Stage("/srv"): "under", "/far": "but of n2",

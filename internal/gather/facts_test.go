@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -27,7 +28,7 @@ func TestIntentsOfAllNamespacesAreRead(t *testing.T) {
 			uid: `{"driver":"d","name":"pvc-` + uid + `","claim":{"uid":"` + uid + `"}}`,
 		}}
 	}
-	client := fake.NewClientset(log(volume.NamespaceSystem, "volplane-intents", "a"),
+	client := clientset.New(log(volume.NamespaceSystem, "volplane-intents", "a"),
 		log("storage", "volplane-intents-b-example-com", "b"),
 		&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"},
@@ -46,7 +47,7 @@ func TestIntentsOfAllNamespacesAreRead(t *testing.T) {
 
 // TestLeasesOfAllNamespacesAreRead: so is the Lease of a sidecar.
 func TestLeasesOfAllNamespacesAreRead(t *testing.T) {
-	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
+	client := clientset.New(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "x"}})
 	r := New(client, Options{})
 	if err := r.leases(t.Context()); err != nil || r.LeasesHidden || len(r.Leases) != 2 || r.Now.IsZero() {

@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/why/whytest"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // TestEachSceneIsReadAsAWhole: what is read for one object is enough for the answer that all objects give, in each
@@ -57,7 +58,7 @@ func serve(o state.Objects) *fake.Clientset {
 		}
 		all = append(all, e)
 	}
-	return fake.NewClientset(all...)
+	return clientset.New(all...)
 }
 
 func objects[T runtime.Object](all []T) []runtime.Object {

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // chain makes a claim, and the volume that it names.
@@ -53,7 +53,7 @@ func use(t *testing.T, c kubernetes.Interface, name string, claims ...string) {
 // more is forgotten.
 func TestByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		for _, name := range []string{"a", "b", "foreign", "left"} {
 			chain(t, client, name)
 		}
@@ -104,7 +104,7 @@ func TestByName(t *testing.T) {
 // later Pods from being seen.
 func TestImpossibleNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		chain(t, client, "a")
 		client.PrependReactor("list", "persistentvolumeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			asked := a.(clienttesting.ListAction).GetListRestrictions().Fields.String()
@@ -132,7 +132,7 @@ func TestImpossibleNames(t *testing.T) {
 // TestManyNames: more names than are worth a watch each have all objects be read, and nothing is lost on the way.
 func TestManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		var all []string
 		for i := range mostNamed + 2 {
 			all = append(all, fmt.Sprintf("c%03d", i))

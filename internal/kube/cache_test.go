@@ -11,11 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,7 +28,7 @@ func TestCacheIndexesAndOwnWrites(t *testing.T) {
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
 	}
-	caches := NewCaches(fake.NewClientset(claim))
+	caches := NewCaches(clientset.New(claim))
 	claims := caches.Claims()
 	if caches.Claims() != claims {
 		t.Fatal("a second call made a second cache")
@@ -94,7 +94,7 @@ func TestBorrowedCache(t *testing.T) {
 		claim := func(name string) *corev1.PersistentVolumeClaim {
 			return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name)}}
 		}
-		client, refuses := fake.NewClientset(claim("a")), fake.NewClientset()
+		client, refuses := clientset.New(claim("a")), clientset.New()
 		refuses.PrependReactor("*", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			t.Errorf("the API server was asked to %s %s", a.GetVerb(), a.GetResource().Resource)
 			return true, nil, errors.New("refused")

@@ -15,10 +15,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -26,7 +26,7 @@ import (
 // that counts it.
 func TestRepeatedEventHasTheNewestTry(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
-	client := fake.NewClientset(claim)
+	client := clientset.New(claim)
 	events := NewNodeRecorder(t.Context(), client, "test", "n1")
 	because := volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "full", Next: volume.Driver("d")}
 	for n := 1; n <= 3; n++ {
@@ -63,7 +63,7 @@ func TestRepeatedEventHasTheNewestTry(t *testing.T) {
 func TestManyFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
-		client := fake.NewClientset(claim)
+		client := clientset.New(claim)
 		events := NewNodeRecorder(t.Context(), client, "test", "n1")
 		because := volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "full", Next: volume.Driver("d")}
 		fail := func(n int) int {
@@ -105,7 +105,7 @@ func TestBusyServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
-				client, sent := fake.NewClientset(claim), 0
+				client, sent := clientset.New(claim), 0
 				client.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
 					sent++
 					return sent < 3, nil, c.answer
@@ -126,7 +126,7 @@ func TestBusyServer(t *testing.T) {
 func TestWarningNamesActor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
-		client := fake.NewClientset(claim)
+		client := clientset.New(claim)
 		events := NewNodeRecorder(t.Context(), client, "test", "n1")
 		cause := volume.Cause{Code: "Internal", Object: "pv/v1"}
 		for _, c := range []struct {

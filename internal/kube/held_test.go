@@ -6,14 +6,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // TestHoldBesideTheServer: a process with the API server in it asks until a restore is accepted, and then not again.
 func TestHoldBesideTheServer(t *testing.T) {
-	client := fake.NewClientset(&corev1.ConfigMap{
+	client := clientset.New(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
 	})
 	held := CheckHeldBeside(client)

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 const logSpace, logName = "system", "intents"
@@ -71,7 +73,7 @@ func slow(l *IntentLog, d time.Duration) {
 
 // TestIntentsOutliveTheirWriter.
 func TestIntentsOutliveTheirWriter(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, open := loadedLog(t, client)
 	if len(open) > 0 {
 		t.Fatal("a new log holds", open)
@@ -96,7 +98,7 @@ func TestIntentsOutliveTheirWriter(t *testing.T) {
 // TestObjectsAreUsedAgain: one intent after the other takes one object and one
 // write each, and nothing is left at last.
 func TestObjectsAreUsedAgain(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	for i := range 5 {
 		key := fmt.Sprint("k", i)
@@ -119,7 +121,7 @@ func TestObjectsAreUsedAgain(t *testing.T) {
 // TestSweepLeavesWhatIsOpen, also where it stands beside what is resolved.
 func TestSweepLeavesWhatIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		l, _ := loadedLog(t, client)
 		slow(l, time.Millisecond)
 		var all sync.WaitGroup
@@ -153,7 +155,7 @@ func TestSweepLeavesWhatIsOpen(t *testing.T) {
 // a tenth of a write at most.
 func TestManyAtOnceShareWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		l, _ := loadedLog(t, client)
 		slow(l, 2*time.Millisecond)
 		const workers, each = 100, 20
@@ -186,7 +188,7 @@ func TestManyAtOnceShareWrites(t *testing.T) {
 // TestAWriteOfUnknownOutcome: the log is read before it is written again, and
 // what it turns out to hold is returned once, without resolved intents.
 func TestAWriteOfUnknownOutcome(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	if err := l.Put(t.Context(), "old", "v"); err != nil {
 		t.Fatal(err)
@@ -222,7 +224,7 @@ func TestAWriteOfUnknownOutcome(t *testing.T) {
 
 // TestASecondWriterIsNoticed: its intents are not written over.
 func TestASecondWriterIsNoticed(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	other, _ := loadedLog(t, client)
 	if err := other.Put(t.Context(), "theirs", "v"); err != nil {
@@ -242,7 +244,7 @@ func TestASecondWriterIsNoticed(t *testing.T) {
 
 // TestLargeIntentsDoNotShare: an object takes no more than the server does.
 func TestLargeIntentsDoNotShare(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	slow(l, time.Millisecond)
 	maxBatch, _ := l.place.limits()
@@ -274,7 +276,7 @@ func putAll(t *testing.T, l *IntentLog, key string, size func(i int) int) {
 // TestALogHasFewObjects: when each holds something open new intents join the
 // least, without what is resolved there.
 func TestALogHasFewObjects(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	putAll(t, l, "k", func(i int) int { return 1000 - i })
 	for _, key := range []string{"more", "again"} {
@@ -299,7 +301,7 @@ func TestALogHasFewObjects(t *testing.T) {
 
 // TestAFullLogTakesNoMore until something is resolved, and loses nothing.
 func TestAFullLogTakesNoMore(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	maxBatch, _ := l.place.limits()
 	large := func(int) int { return maxBatch }
@@ -330,7 +332,7 @@ func openOf(t *testing.T, client *fake.Clientset) []string {
 // TestWhatIsResolvedDuringAWriteStaysSo, also when it is written again because
 // others join it.
 func TestWhatIsResolvedDuringAWriteStaysSo(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	for i := range maxObjects {
 		if err := l.Put(t.Context(), fmt.Sprint("k", i), "v"); err != nil {

@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // TestIntentsInLeases: a log in Leases outlives its writer, is found when intents are listed, and leaves nothing when
 // all is done.
 func TestIntentsInLeases(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	place := LogPlace{Namespace: logSpace, Name: logName, InLeases: true}
 	l := NewIntentLog(client, place)
 	if _, err := l.Load(t.Context()); err != nil {
@@ -55,7 +55,7 @@ func TestIntentsInLeases(t *testing.T) {
 
 // TestDamagedIntents: what cannot be read is never taken for nothing.
 func TestDamagedIntents(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	place := LogPlace{Namespace: logSpace, Name: logName, InLeases: true}
 	l := NewIntentLog(client, place)
 	if _, err := l.Load(t.Context()); err != nil {

@@ -14,9 +14,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -105,7 +105,7 @@ func TestWhatIsWritten(t *testing.T) {
 // TestSomebodyElsesConfigMap has the name of one of ours: it is not read, and what
 // another one of our label holds is not either.
 func TestSomebodyElsesConfigMap(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	for name, labels := range map[string]map[string]string{logName + "-1": nil, "other": {volume.LabelIntents: logName}} {
 		o := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: logSpace, Name: name, Labels: labels},
@@ -124,7 +124,7 @@ func TestSomebodyElsesConfigMap(t *testing.T) {
 
 // TestALogThatCannotBeRead is not loaded, and takes nothing.
 func TestALogThatCannotBeRead(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	client.PrependReactor("list", "configmaps",
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errLost })
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})
@@ -278,7 +278,7 @@ func TestWhatFits(t *testing.T) {
 		}
 		return all
 	}
-	l := NewIntentLog(fake.NewClientset(), LogPlace{})
+	l := NewIntentLog(clientset.New(), LogPlace{})
 	maxBatch, _ := l.place.limits()
 	for _, c := range []struct {
 		all  []putRequest
@@ -293,7 +293,7 @@ func TestWhatFits(t *testing.T) {
 // TestTheLastRoom: what just fits beside what is open is taken, and what is larger
 // than an object may be if it has one to itself: the server says whether it is.
 func TestTheLastRoom(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	_, maxFull := l.place.limits()
 	if err := l.Put(t.Context(), "huge", strings.Repeat("x", maxFull+1)); err != nil {
@@ -313,7 +313,7 @@ func TestTheLastRoom(t *testing.T) {
 // TestWhatThereIsComesFirst: an object with nothing open is written again before
 // another one is made.
 func TestWhatThereIsComesFirst(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	l, _ := loadedLog(t, client)
 	mustPut(t, l, "a", "b")
 	l.Done("a")

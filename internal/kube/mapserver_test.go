@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 var errLost = errors.New("connection lost")
@@ -58,7 +60,7 @@ func newMapServer() (*mapServer, *fake.Clientset) {
 		objects: map[string]*corev1.ConfigMap{}, fate: func() fate { return goesWell },
 		arrives: func() bool { return false }, changed: func() {},
 	}
-	client := fake.NewClientset()
+	client := clientset.New()
 	client.PrependReactor("*", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		o, err := s.react(a)
 		return true, o, err

@@ -3,12 +3,12 @@ package kube
 import (
 	"testing"
 
-	"k8s.io/client-go/kubernetes/fake"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // TestIntentsInMemory: a log for a process without rights works as any other, and sends no request to the API server.
 func TestIntentsInMemory(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

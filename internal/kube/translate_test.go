@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // byDriver stands for volumes of FlexVolume drivers.
@@ -31,7 +32,7 @@ func byDriver() Translation {
 
 // flexServer is an API server with a volume of either kind, and a Pod.
 func flexServer() *fake.Clientset {
-	return fake.NewClientset(
+	return clientset.New(
 		&corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "flex"},
 			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{

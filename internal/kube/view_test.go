@@ -12,10 +12,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // lists is a small cluster with an object under each index, and some under none.
@@ -63,7 +63,7 @@ func lists() cluster.Lists {
 // cluster that they are of.
 func TestSnapshotIsTheCache(t *testing.T) {
 	l := lists()
-	client := fake.NewClientset()
+	client := clientset.New()
 	for _, o := range slices.Concat(objects(l.Claims), objects(l.Volumes), objects(l.Classes), objects(l.Drivers),
 		objects(l.Attachments), objects(l.Pods), objects(l.Nodes), objects(l.CSINodes)) {
 		if err := client.Tracker().Add(o); err != nil {

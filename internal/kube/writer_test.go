@@ -13,16 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // TestBind: a Pod is read on the node that it was given, where it is looked for by
 // node, and whatever older news of it comes; and deleting it adds to that.
 func TestBind(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	bound := errors.New("not now")
 	client.PrependReactor("create", "pods",
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, bound })
@@ -73,7 +73,7 @@ func TestBind(t *testing.T) {
 // TestWriterSays: an error names the request and the object, and a patch is sent as
 // it was given.
 func TestWriterSays(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	var patch string
 	client.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch = a.GetSubresource() + " " + string(a.(clienttesting.PatchAction).GetPatch())
@@ -112,7 +112,7 @@ func TestWriterSays(t *testing.T) {
 // TestEnsureCannotLook: an existing object that may not be read is not reported as a
 // refusal of the create.
 func TestEnsureCannotLook(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	volumes := NewCaches(client).WriteVolumes(client)
 	forbidden := apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "v", nil)
 	client.PrependReactor("get", "persistentvolumes",

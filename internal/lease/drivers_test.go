@@ -12,12 +12,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/planes"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -80,7 +80,7 @@ func pass(d time.Duration) { <-time.After(d) }
 // TestOneCalls: of two processes that reach a driver one calls it, under the leases of the driver.
 func TestOneCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		d := csitest.InMemory(t, csitest.Full())
 		object(t, client, d.Name(), volume.Delegation([]string{"a", "b"}))
 		a := newCaller(t, client, "a")
@@ -113,7 +113,7 @@ func TestOneCalls(t *testing.T) {
 // TestAssigned: a process calls a driver for the volumes that its CSIDriver says, and as soon as it says so.
 func TestAssigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		a, b := newCaller(t, client, "a"), newCaller(t, client, "b")
 		for _, c := range []*caller{a, b} {
 			c.reached.Put(&csi.Driver{Name: "d", HasController: true})
@@ -143,7 +143,7 @@ func TestAssigned(t *testing.T) {
 // TestControllerHalf: a node's socket is never called as a controller, and a controller's wherever it comes from.
 func TestControllerHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		object(t, client, "d", volume.Delegation([]string{"a"}))
 		c := newCaller(t, client, "a")
 		node, controller := &csi.Driver{Name: "d"}, &csi.Driver{Name: "d", HasController: true}
@@ -171,7 +171,7 @@ func TestControllerHalf(t *testing.T) {
 // process.
 func TestLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		object(t, client, "d", volume.Delegation([]string{"a", "b"}))
 		here := &csi.Driver{Name: "d", HasController: true}
 		a, b := newCaller(t, client, "a"), newCaller(t, client, "b")

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // renewElsewhere renews a lease of another namespace until ctx ends.
@@ -81,7 +83,7 @@ func TestOthersCallTheDriver(t *testing.T) {
 		"it may look nowhere": {in: own, forbids: []string{"list", "get"}, log: "may not list leases"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			client, began := fake.NewClientset(), time.Now()
+			client, began := clientset.New(), time.Now()
 			ctx, end := context.WithCancel(t.Context())
 			go renewElsewhere(ctx, t, client, row.in, cmp.Or(row.name, lease), "pod-0")
 			synctest.Wait()
@@ -112,7 +114,7 @@ func TestOthersCallTheDriver(t *testing.T) {
 // TestOthersWaitForServer: a process that cannot ask for others waits until it can, and says so.
 func TestOthersWaitForServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, began := fake.NewClientset(), time.Now()
+		client, began := clientset.New(), time.Now()
 		client.PrependReactor("list", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return time.Since(began) < time.Minute, nil, errAway
 		})

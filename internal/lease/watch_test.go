@@ -12,9 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // watched is an API server whose watches a test plays.
@@ -26,7 +27,7 @@ type watched struct {
 }
 
 func newWatched(forbidden bool) *watched {
-	w, client := &watched{}, fake.NewClientset()
+	w, client := &watched{}, clientset.New()
 	client.PrependWatchReactor("leases", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		fields := a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.String()
 		w.asked = append(w.asked, fields)
@@ -120,7 +121,7 @@ func TestWatchOfOneLease(t *testing.T) {
 // TestWithoutWatch: a process that may not watch reads its leases.
 func TestWithoutWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		client.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
 			return true, nil, apierrors.NewForbidden(leaseResource(), "", errors.New("no right"))
 		})

@@ -66,8 +66,8 @@ func big(name string, finalizers ...string) *corev1.ConfigMap {
 	}}
 }
 
-// world is a server whose database has a small quota, and a user of it.
-type world struct {
+// smallDatabase is a server whose database has a small quota, and a user of it.
+type smallDatabase struct {
 	*testing.T
 	c kubernetes.Interface
 }
@@ -76,7 +76,7 @@ type world struct {
 const spaces = 10
 
 // makeSpaces makes these namespaces.
-func (w world) makeSpaces() {
+func (w smallDatabase) makeSpaces() {
 	w.Helper()
 	for i := range spaces {
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: spaceOf(i)}}
@@ -89,7 +89,7 @@ func (w world) makeSpaces() {
 func spaceOf(i int) string { return fmt.Sprint("space-", i%spaces) }
 
 // fill creates objects with a finalizer until that is refused, and returns their namespaces and names.
-func (w world) fill(prefix string) (names [][2]string) {
+func (w smallDatabase) fill(prefix string) (names [][2]string) {
 	w.Helper()
 	for i := range 1000 {
 		name := [2]string{spaceOf(i), fmt.Sprint(prefix, i)}
@@ -113,7 +113,7 @@ func (w world) fill(prefix string) (names [][2]string) {
 }
 
 // turn waits until the server has checked its room again.
-func (w world) turn() {
+func (w smallDatabase) turn() {
 	w.Helper()
 	before := told(w.Context(), w.T, w.c).Used
 	within(w.T, time.Minute, "a turn", func() error {
@@ -126,7 +126,7 @@ func (w world) turn() {
 
 // empty deletes what fill has created. Each step writes the whole object again: etcd may need a check to drop the old
 // revisions.
-func (w world) empty(names [][2]string) {
+func (w smallDatabase) empty(names [][2]string) {
 	w.Helper()
 	for _, one := range names {
 		maps, name := w.c.CoreV1().ConfigMaps(one[0]), one[1]
@@ -146,7 +146,7 @@ func TestFullDatabase(t *testing.T) {
 	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
 	s := start(t, o)
-	w := world{t, remote(t, s)}
+	w := smallDatabase{t, remote(t, s)}
 	w.makeSpaces()
 	names := w.fill("a")
 	if r := told(t.Context(), t, w.c); !r.Refuses || r.Reason != "DatabaseFull" || r.Used <= r.Limit || r.Limit == 0 {

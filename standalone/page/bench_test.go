@@ -10,10 +10,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -50,7 +50,7 @@ func BenchmarkOverview(b *testing.B) {
 		ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
 	}}
 	o.Classes = []*storagev1.StorageClass{{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "d.example.com"}}
-	plane := planeOf(fake.NewClientset())
+	plane := planeOf(clientset.New())
 	plane.Objects = func(context.Context) (state.Objects, error) { return o, nil }
 	printed := newRenderer(plane)
 	for b.Loop() {

@@ -10,9 +10,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -51,7 +51,7 @@ func TestLife(t *testing.T) {
 	old.Name, old.InvolvedObject.UID = "old", "uid-of-an-earlier-claim"
 	e.Type, e.Reason, e.Message, e.Count = corev1.EventTypeWarning, "Full", "no room", 4
 	e.LastTimestamp, e.Source.Component = at(9), "provisioner"
-	plane := planeOf(fake.NewClientset(c, v, a, p, e, old))
+	plane := planeOf(clientset.New(c, v, a, p, e, old))
 	s, err := plane.see(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -54,12 +54,12 @@ func attachScenarios() []scenario {
 }
 
 // makeSharedClaim creates a claim for a volume that may be on many nodes.
-func makeSharedClaim(ctx context.Context, w *world) error {
+func makeSharedClaim(ctx context.Context, w *survivors) error {
 	return claimFrom("c", nil, corev1.ReadWriteMany)(ctx, w)
 }
 
 // makeByHand creates a volume at the driver, its object and its claim.
-func makeByHand(ctx context.Context, w *world) error {
+func makeByHand(ctx context.Context, w *survivors) error {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	made, err := w.driver.CreateVolume(ctx, &csipb.CreateVolumeRequest{
@@ -98,7 +98,7 @@ func mounted(mode csipb.VolumeCapability_AccessMode_Mode) *csipb.VolumeCapabilit
 }
 
 // stripVolume deletes the volume object with its finalizers.
-func stripVolume(ctx context.Context, w *world) error {
+func stripVolume(ctx context.Context, w *survivors) error {
 	name, err := w.volumeName(ctx)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func stripVolume(ctx context.Context, w *world) error {
 
 // attachedTo waits until the driver's only volume is attached to exactly these nodes, by the driver's ids.
 func attachedTo(nodes ...string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return until(ctx, func() (string, error) {
 			all := w.driver.Volumes()
 			if len(all) != 1 || !slices.Equal(all[0].Nodes, nodes) {
@@ -130,7 +130,7 @@ func attachedTo(nodes ...string) act {
 
 // outOfService declares a node out of service, or takes that back.
 func outOfService(node string, dead bool) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		taints := `null`
 		if dead {
 			taints = `[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]`
@@ -143,21 +143,21 @@ func outOfService(node string, dead bool) act {
 
 // forgetPod deletes a Pod by force, because its node does not respond.
 func forgetPod(name string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return w.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 	}
 }
 
 // unused has a node report that it uses nothing.
 func unused(node string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return w.says(ctx, node, map[string]any{"volumesInUse": []string{}})
 	}
 }
 
 // publishUnasked attaches at the driver without an attachment, and does not wait.
 func publishUnasked(nodeID string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		all := w.driver.Volumes()
 		if len(all) != 1 {
 			return errors.New("there is no volume")
@@ -171,7 +171,7 @@ func publishUnasked(nodeID string) act {
 }
 
 func unpublishUnasked(nodeID string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		all := w.driver.Volumes()
 		if len(all) != 1 {
 			return errors.New("there is no volume")

@@ -16,13 +16,13 @@ const patience = 3 * time.Minute
 type scenario struct {
 	name string
 	// prepare makes what the story needs, before the control plane runs.
-	prepare func(ctx context.Context, w *world) error
+	prepare func(ctx context.Context, w *survivors) error
 	// play is what users and nodes do, and waits for what they wait for.
-	play func(ctx context.Context, w *world) error
+	play func(ctx context.Context, w *survivors) error
 	// left is how many volume objects exist at the end, orphans how many volumes at the
 	// driver have none; clean removes them.
 	left, orphans int
-	clean         func(ctx context.Context, w *world) error
+	clean         func(ctx context.Context, w *survivors) error
 }
 
 // TestEveryStep plays each scenario with one death of the control plane: before and after each of its
@@ -31,7 +31,7 @@ func TestEveryStep(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newSurvivors(t)
 			steps := s.once(t, w, newFuse(0, false))
 			if len(steps) < 2 {
 				t.Fatalf("%d steps: %v", len(steps), steps)
@@ -69,7 +69,7 @@ func TestEveryStep(t *testing.T) {
 }
 
 // once plays the scenario with one death, and returns the steps of the control plane until then.
-func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
+func (s scenario) once(t *testing.T, w *survivors, f *fuse) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -144,7 +144,7 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 }
 
 // end plays the scenario and waits until everything is at rest.
-func (s scenario) end(ctx context.Context, w *world) error {
+func (s scenario) end(ctx context.Context, w *survivors) error {
 	if err := s.play(ctx, w); err != nil {
 		return err
 	}

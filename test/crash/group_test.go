@@ -38,7 +38,7 @@ func groupScenarios() []scenario {
 }
 
 // groupClass creates the class of groups as soon as their API is served.
-func groupClass(ctx context.Context, w *world) error {
+func groupClass(ctx context.Context, w *survivors) error {
 	return until(ctx, func() (string, error) {
 		_, err := w.request(ctx, "POST", groupAPI+"volumegroupsnapshotclasses", map[string]any{
 			"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotClass",
@@ -55,7 +55,7 @@ func groupClass(ctx context.Context, w *world) error {
 }
 
 // makeGroup creates a group of all claims.
-func makeGroup(ctx context.Context, w *world) error {
+func makeGroup(ctx context.Context, w *survivors) error {
 	_, err := w.request(ctx, "POST", groups, map[string]any{
 		"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
 		"metadata": map[string]any{"name": "group"}, "spec": map[string]any{
@@ -65,13 +65,13 @@ func makeGroup(ctx context.Context, w *world) error {
 	return err
 }
 
-func deleteGroup(ctx context.Context, w *world) error {
+func deleteGroup(ctx context.Context, w *survivors) error {
 	_, err := w.request(ctx, "DELETE", groups+"/group", nil)
 	return err
 }
 
 // groupEnds deletes the group while the driver takes it.
-func groupEnds(_ context.Context, w *world) error {
+func groupEnds(_ context.Context, w *survivors) error {
 	w.once("CreateVolumeGroupSnapshot", func() csitest.Action {
 		if err := deleteGroup(context.Background(), w); err != nil {
 			w.faults <- err.Error()
@@ -81,7 +81,7 @@ func groupEnds(_ context.Context, w *world) error {
 	return nil
 }
 
-func vagueGroup(_ context.Context, w *world) error {
+func vagueGroup(_ context.Context, w *survivors) error {
 	w.once("CreateVolumeGroupSnapshot", func() csitest.Action {
 		return csitest.Action{After: true, Err: status.Error(codes.DeadlineExceeded, "it takes long")}
 	})
@@ -89,7 +89,7 @@ func vagueGroup(_ context.Context, w *world) error {
 }
 
 // list returns the objects at a path.
-func (w *world) list(ctx context.Context, path string) ([]shotObject, error) {
+func (w *survivors) list(ctx context.Context, path string) ([]shotObject, error) {
 	data, err := w.request(ctx, "GET", path, nil)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (w *world) list(ctx context.Context, path string) ([]shotObject, error) {
 }
 
 // groupIsReady waits until a group and its two members are ready.
-func groupIsReady(ctx context.Context, w *world) error {
+func groupIsReady(ctx context.Context, w *survivors) error {
 	return until(ctx, func() (string, error) {
 		all, err := w.list(ctx, groups)
 		if err != nil || len(all) != 1 || !all[0].Status.ReadyToUse {
@@ -117,7 +117,7 @@ func groupIsReady(ctx context.Context, w *world) error {
 }
 
 // noGroup waits until nothing is left of a group: no object of any kind, and nothing at the driver.
-func noGroup(ctx context.Context, w *world) error {
+func noGroup(ctx context.Context, w *survivors) error {
 	return until(ctx, func() (string, error) {
 		for _, path := range []string{groups, groupAPI + "volumegroupsnapshotcontents", shots, contents} {
 			if all, err := w.list(ctx, path); err != nil || len(all) > 0 {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/hosting/local"
 	"volplane.dev/volplane/internal/mount"
@@ -226,8 +227,7 @@ func (h *nodeWorld) mounted(t *testing.T) (path, missing string) {
 	if !ok {
 		return "", text
 	}
-	_, path, _ = strings.Cut(text, "=")
-	return path, ""
+	return cluster.MountPaths(pod)["data"], ""
 }
 
 // process is a process of an agent.

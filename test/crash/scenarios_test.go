@@ -80,10 +80,10 @@ func scenarios() []scenario {
 }
 
 // act is an action of users or nodes, or a wait.
-type act func(ctx context.Context, w *world) error
+type act func(ctx context.Context, w *survivors) error
 
 func play(acts ...act) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		for i, a := range acts {
 			if err := a(ctx, w); err != nil {
 				return fmt.Errorf("act %d: %w", i+1, err)
@@ -97,12 +97,12 @@ func classOf(mode storagev1.VolumeBindingMode) act {
 	return makeClass(mode, corev1.PersistentVolumeReclaimDelete)
 }
 
-func keepingClass(ctx context.Context, w *world) error {
+func keepingClass(ctx context.Context, w *survivors) error {
 	return makeClass(storagev1.VolumeBindingImmediate, corev1.PersistentVolumeReclaimRetain)(ctx, w)
 }
 
 func makeClass(mode storagev1.VolumeBindingMode, reclaim corev1.PersistentVolumeReclaimPolicy) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		_, err := w.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
 			ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: w.driver.Name(), VolumeBindingMode: &mode,
 			ReclaimPolicy: &reclaim, AllowVolumeExpansion: ptr.To(true),
@@ -114,10 +114,10 @@ func makeClass(mode storagev1.VolumeBindingMode, reclaim corev1.PersistentVolume
 	}
 }
 
-func makeClaim(ctx context.Context, w *world) error { return claimFrom("c", nil)(ctx, w) }
+func makeClaim(ctx context.Context, w *survivors) error { return claimFrom("c", nil)(ctx, w) }
 
 // makeCopy creates a claim that clones the first one.
-func makeCopy(ctx context.Context, w *world) error {
+func makeCopy(ctx context.Context, w *survivors) error {
 	return claimFrom("copy", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "c"})(ctx, w)
 }
 
@@ -125,7 +125,7 @@ func claimFrom(name string, source *corev1.TypedLocalObjectReference, modes ...c
 	if len(modes) == 0 {
 		modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	}
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		_, err := w.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeClaimSpec{
@@ -140,7 +140,7 @@ func claimFrom(name string, source *corev1.TypedLocalObjectReference, modes ...c
 }
 
 // once sets what the driver does at the first call of a method, whichever life makes it.
-func (w *world) once(method string, do func() csitest.Action) {
+func (w *survivors) once(method string, do func() csitest.Action) {
 	var done atomic.Bool
 	w.driver.OnCall(method, func(int, any) csitest.Action {
 		if done.Swap(true) {
@@ -159,7 +159,7 @@ func deniedOnTheWay(code codes.Code) act {
 }
 
 func endedOnTheWay(classToo bool, answer csitest.Action) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		w.once("CreateVolume", func() csitest.Action {
 			err := w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, "c", metav1.DeleteOptions{})
 			if classToo {
@@ -174,7 +174,7 @@ func endedOnTheWay(classToo bool, answer csitest.Action) act {
 	}
 }
 
-func fullAtFirst(_ context.Context, w *world) error {
+func fullAtFirst(_ context.Context, w *survivors) error {
 	w.once("CreateVolume", func() csitest.Action {
 		return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}
 	})
@@ -182,14 +182,14 @@ func fullAtFirst(_ context.Context, w *world) error {
 }
 
 // vagueAtFirst has the driver create the volume and return that the call is not complete.
-func vagueAtFirst(_ context.Context, w *world) error {
+func vagueAtFirst(_ context.Context, w *survivors) error {
 	w.once("CreateVolume", func() csitest.Action {
 		return csitest.Action{After: true, Err: status.Error(codes.DeadlineExceeded, "it takes long")}
 	})
 	return nil
 }
 
-func grow(ctx context.Context, w *world) error {
+func grow(ctx context.Context, w *survivors) error {
 	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`)
 	if _, err := w.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, "c", types.MergePatchType, patch,
 		metav1.PatchOptions{}); err != nil {
@@ -209,16 +209,16 @@ func grow(ctx context.Context, w *world) error {
 	})
 }
 
-func deleteClaim(ctx context.Context, w *world) error { return deleteNamed("c")(ctx, w) }
+func deleteClaim(ctx context.Context, w *survivors) error { return deleteNamed("c")(ctx, w) }
 
 func deleteNamed(name string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return errors.Join(w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{}),
 			noNamed(name)(ctx, w))
 	}
 }
 
-func deleteVolume(ctx context.Context, w *world) error {
+func deleteVolume(ctx context.Context, w *survivors) error {
 	name, err := w.volumeName(ctx)
 	if err != nil {
 		return err
@@ -227,12 +227,12 @@ func deleteVolume(ctx context.Context, w *world) error {
 }
 
 // keep changes the volume's reclaim policy to Retain.
-func keep(ctx context.Context, w *world) error {
+func keep(ctx context.Context, w *survivors) error {
 	return w.policy(ctx, corev1.PersistentVolumeReclaimRetain)
 }
 
 // removeOrphan deletes a volume at the driver that the API does not know.
-func removeOrphan(ctx context.Context, w *world) error {
+func removeOrphan(ctx context.Context, w *survivors) error {
 	all := w.driver.Volumes()
 	if len(all) != 1 {
 		return fmt.Errorf("the driver has %v: the data are lost", all)
@@ -242,11 +242,11 @@ func removeOrphan(ctx context.Context, w *world) error {
 }
 
 // removeKept deletes a retained volume as an administrator does: the object, and then the storage.
-func removeKept(ctx context.Context, w *world) error {
+func removeKept(ctx context.Context, w *survivors) error {
 	return w.policy(ctx, corev1.PersistentVolumeReclaimDelete)
 }
 
-func (w *world) policy(ctx context.Context, policy corev1.PersistentVolumeReclaimPolicy) error {
+func (w *survivors) policy(ctx context.Context, policy corev1.PersistentVolumeReclaimPolicy) error {
 	patch := fmt.Appendf(nil, `{"spec":{"persistentVolumeReclaimPolicy":%q}}`, policy)
 	name, err := w.volumeName(ctx)
 	if err != nil {
@@ -256,7 +256,7 @@ func (w *world) policy(ctx context.Context, policy corev1.PersistentVolumeReclai
 	return err
 }
 
-func (w *world) volumeName(ctx context.Context) (string, error) {
+func (w *survivors) volumeName(ctx context.Context) (string, error) {
 	all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", err
@@ -285,7 +285,7 @@ func makeScratchPod(name, node string) act {
 }
 
 func podOf(name, node string, source corev1.VolumeSource) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}}
 		pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
@@ -296,7 +296,7 @@ func podOf(name, node string, source corev1.VolumeSource) act {
 
 // mayMount waits until the volume is attached to the node of a Pod, and reports it as in use.
 func mayMount(pod string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		var node *corev1.Node
 		err := until(ctx, func() (string, error) {
 			p, err := w.client.CoreV1().Pods(space).Get(ctx, pod, metav1.GetOptions{})
@@ -320,7 +320,7 @@ func mayMount(pod string) act {
 
 // removePod deletes a Pod as its node's agent does, and reports that no volume is in use.
 func removePod(pod string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		p, err := w.client.CoreV1().Pods(space).Get(ctx, pod, metav1.GetOptions{})
 		if err != nil {
 			return err

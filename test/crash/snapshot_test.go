@@ -62,7 +62,7 @@ func snapshotScenarios() []scenario {
 }
 
 // request makes a request to the API of snapshots, with a body unless it is nil.
-func (w *world) request(ctx context.Context, verb, path string, body map[string]any) ([]byte, error) {
+func (w *survivors) request(ctx context.Context, verb, path string, body map[string]any) ([]byte, error) {
 	kind := "application/json"
 	if verb == "PATCH" {
 		kind = string(types.MergePatchType)
@@ -81,7 +81,7 @@ func (w *world) request(ctx context.Context, verb, path string, body map[string]
 
 // snapshotClass creates the class s with a deletion policy, or changes it, as soon as the API of snapshots is served.
 func snapshotClass(policy string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		_, err := w.request(ctx, "DELETE", snapshotAPI+"volumesnapshotclasses/s", nil)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
@@ -99,7 +99,7 @@ func snapshotClass(policy string) act {
 	}
 }
 
-func makeSnapshot(ctx context.Context, w *world) error {
+func makeSnapshot(ctx context.Context, w *survivors) error {
 	_, err := w.request(ctx, "POST", shots, map[string]any{
 		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": map[string]any{"name": "shot"},
 		"spec": map[string]any{
@@ -109,13 +109,13 @@ func makeSnapshot(ctx context.Context, w *world) error {
 	return err
 }
 
-func deleteSnapshot(ctx context.Context, w *world) error {
+func deleteSnapshot(ctx context.Context, w *survivors) error {
 	_, err := w.request(ctx, "DELETE", shots+"/shot", nil)
 	return err
 }
 
 // restore creates a claim with the data of the snapshot.
-func restore(ctx context.Context, w *world) error {
+func restore(ctx context.Context, w *survivors) error {
 	return claimFrom("copy", &corev1.TypedLocalObjectReference{
 		APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: "shot",
 	})(ctx, w)
@@ -125,7 +125,7 @@ func restore(ctx context.Context, w *world) error {
 func snapshotEnds(answer csitest.Action) act { return snapshotEndsIn("CreateSnapshot", answer) }
 
 func snapshotEndsIn(method string, answer csitest.Action) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		w.once(method, func() csitest.Action {
 			if err := deleteSnapshot(ctx, w); err != nil {
 				w.faults <- err.Error()
@@ -137,7 +137,7 @@ func snapshotEndsIn(method string, answer csitest.Action) act {
 }
 
 // claimEnds deletes the claim while a snapshot of it is taken.
-func claimEnds(ctx context.Context, w *world) error {
+func claimEnds(ctx context.Context, w *survivors) error {
 	w.once("CreateSnapshot", func() csitest.Action {
 		if err := w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, "c", metav1.DeleteOptions{}); err != nil {
 			w.faults <- err.Error()
@@ -147,7 +147,7 @@ func claimEnds(ctx context.Context, w *world) error {
 	return nil
 }
 
-func vagueSnapshot(_ context.Context, w *world) error {
+func vagueSnapshot(_ context.Context, w *survivors) error {
 	w.once("CreateSnapshot", func() csitest.Action {
 		return csitest.Action{After: true, Err: status.Error(codes.DeadlineExceeded, "it takes long")}
 	})
@@ -163,11 +163,11 @@ type shotObject struct {
 	}
 }
 
-func (w *world) contents(ctx context.Context) ([]shotObject, error) {
+func (w *survivors) contents(ctx context.Context) ([]shotObject, error) {
 	return w.list(ctx, contents)
 }
 
-func snapshotIsReady(ctx context.Context, w *world) error {
+func snapshotIsReady(ctx context.Context, w *survivors) error {
 	return until(ctx, func() (string, error) {
 		data, err := w.request(ctx, "GET", shots+"/shot", nil)
 		if err != nil {
@@ -182,7 +182,7 @@ func snapshotIsReady(ctx context.Context, w *world) error {
 }
 
 // withoutSnapshot waits until the object of the snapshot is gone, and what is said of the contents that are left is "".
-func (w *world) withoutSnapshot(ctx context.Context, missing func(left []shotObject) (string, error)) error {
+func (w *survivors) withoutSnapshot(ctx context.Context, missing func(left []shotObject) (string, error)) error {
 	return until(ctx, func() (string, error) {
 		_, err := w.request(ctx, "GET", shots+"/shot", nil)
 		if err == nil {
@@ -199,7 +199,7 @@ func (w *world) withoutSnapshot(ctx context.Context, missing func(left []shotObj
 }
 
 // noSnapshot waits until nothing is left of a snapshot: no object, and nothing at the driver.
-func noSnapshot(ctx context.Context, w *world) error {
+func noSnapshot(ctx context.Context, w *survivors) error {
 	return w.withoutSnapshot(ctx, func(left []shotObject) (string, error) {
 		if at := w.driver.Snapshots(); len(left) > 0 || len(at) > 0 {
 			return fmt.Sprintf("contents %+v are left, and snapshots %v at the driver", left, at), nil
@@ -209,7 +209,7 @@ func noSnapshot(ctx context.Context, w *world) error {
 }
 
 // snapshotKept waits until only the content of a snapshot is left. It is what the driver has.
-func snapshotKept(ctx context.Context, w *world) error {
+func snapshotKept(ctx context.Context, w *survivors) error {
 	return w.withoutSnapshot(ctx, func(left []shotObject) (string, error) {
 		if at := w.driver.Snapshots(); len(left) != 1 || !slices.Equal(at, []string{left[0].Status.SnapshotHandle}) {
 			return "", fmt.Errorf("contents %+v, and snapshots %v at the driver: lost", left, at)
@@ -219,7 +219,7 @@ func snapshotKept(ctx context.Context, w *world) error {
 }
 
 // deleteKept deletes a content that was kept, with its snapshot.
-func deleteKept(ctx context.Context, w *world) error {
+func deleteKept(ctx context.Context, w *survivors) error {
 	all, err := w.contents(ctx)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func until(ctx context.Context, notYet func() (string, error)) error {
 func claimIs(phase corev1.PersistentVolumeClaimPhase) act { return namedIs("c", phase) }
 
 func namedIs(name string, phase corev1.PersistentVolumeClaimPhase) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return until(ctx, func() (string, error) {
 			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
 			if err != nil || c.Status.Phase == phase {
@@ -42,7 +42,7 @@ func namedIs(name string, phase corev1.PersistentVolumeClaimPhase) act {
 
 // appears waits until there is a claim of that name.
 func appears(name string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return until(ctx, func() (string, error) {
 			_, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
@@ -54,7 +54,7 @@ func appears(name string) act {
 }
 
 func volumeIs(phase corev1.PersistentVolumePhase) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return until(ctx, func() (string, error) {
 			all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 			if err != nil || len(all.Items) == 1 && all.Items[0].Status.Phase == phase {
@@ -65,10 +65,10 @@ func volumeIs(phase corev1.PersistentVolumePhase) act {
 	}
 }
 
-func noClaim(ctx context.Context, w *world) error { return noNamed("c")(ctx, w) }
+func noClaim(ctx context.Context, w *survivors) error { return noNamed("c")(ctx, w) }
 
 func noNamed(name string) act {
-	return func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *survivors) error {
 		return until(ctx, func() (string, error) {
 			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
 			switch {
@@ -83,7 +83,7 @@ func noNamed(name string) act {
 }
 
 // settled waits until the numbers of volume objects, and of volumes at the driver, are these.
-func (w *world) settled(ctx context.Context, objects, volumes int) error {
+func (w *survivors) settled(ctx context.Context, objects, volumes int) error {
 	return until(ctx, func() (string, error) {
 		all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -98,12 +98,12 @@ func (w *world) settled(ctx context.Context, objects, volumes int) error {
 }
 
 // noIntents waits until no intent is left.
-func noIntents(ctx context.Context, w *world) error {
+func noIntents(ctx context.Context, w *survivors) error {
 	return until(ctx, func() (string, error) { return intents(ctx, w) })
 }
 
 // intents describes the intents that are left.
-func intents(ctx context.Context, w *world) (string, error) {
+func intents(ctx context.Context, w *survivors) (string, error) {
 	all, err := w.client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
 	if err != nil || len(all.Items) == 0 {
 		return "", err

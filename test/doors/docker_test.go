@@ -14,7 +14,7 @@ import (
 // row is something that was seen of docker.
 type row struct {
 	name string
-	play func(w *world)
+	play func(w *dockerHost)
 }
 
 // TestDocker plays docker's actions on containers.
@@ -59,7 +59,7 @@ func TestDockerKilled(t *testing.T) {
 // are intact.
 func playDocker(t *testing.T, rows []row) {
 	t.Helper()
-	w := newWorld(t, ownProgram)
+	w := newDockerHost(t, ownProgram)
 	w.startDocker()
 	w.docker("import", w.path("image.tar"), image)
 	for _, r := range rows {
@@ -77,7 +77,7 @@ func playDocker(t *testing.T, rows []row) {
 	w.end()
 }
 
-func twoContainers(w *world) {
+func twoContainers(w *dockerHost) {
 	w.volume("two")
 	w.sleeps("two-a", "two")
 	w.sleeps("two-b", "two")
@@ -88,7 +88,7 @@ func twoContainers(w *world) {
 }
 
 // copyWhileRunning: docker mounts and unmounts under the id of the container, which keeps running.
-func copyWhileRunning(w *world) {
+func copyWhileRunning(w *dockerHost) {
 	w.volume("cp")
 	w.sleeps("cp", "cp")
 	for range 2 {
@@ -104,7 +104,7 @@ func copyWhileRunning(w *world) {
 }
 
 // copyUp: a new volume is empty, and docker fills it with the image's files.
-func copyUp(w *world) {
+func copyUp(w *dockerHost) {
 	w.docker("volume", "create", "-d", w.driver, "-o", "size=16Mi", "seeded")
 	w.docker("create", "--name", "up", "--network", "none", "-v", "seeded:/seed", image, "/bin/busybox", "cat",
 		"/seed/file")
@@ -119,7 +119,7 @@ func copyUp(w *world) {
 
 // missingVolume: a missing volume is created as ours if the command names the driver, and an existing one is never
 // replaced.
-func missingVolume(w *world) {
+func missingVolume(w *dockerHost) {
 	args := func(name string) []string {
 		return []string{
 			"run", "--rm", "--network", "none", "--mount",
@@ -139,7 +139,7 @@ func missingVolume(w *world) {
 	w.docker("volume", "rm", "missing")
 }
 
-func restartContainer(w *world) {
+func restartContainer(w *dockerHost) {
 	w.volume("again")
 	w.sleeps("again", "again")
 	w.docker("restart", "again")
@@ -148,7 +148,7 @@ func restartContainer(w *world) {
 	w.gone("again")
 }
 
-func anonymous(w *world) {
+func anonymous(w *dockerHost) {
 	w.docker("run", "--rm", "--network", "none", "--mount",
 		"type=volume,dst=/data,volume-driver="+w.driver+",volume-opt=size=16Mi", image, "/bin/sh", "-c",
 		"echo x > /data/file")
@@ -166,7 +166,7 @@ func anonymous(w *world) {
 	})
 }
 
-func removeInUse(w *world) {
+func removeInUse(w *dockerHost) {
 	w.volume("used")
 	w.sleeps("used", "used")
 	if out, err := w.tryDocker("volume", "rm", "used"); err == nil {
@@ -186,21 +186,21 @@ func removeInUse(w *world) {
 	w.gone("used")
 }
 
-func refusedOption(w *world) {
+func refusedOption(w *dockerHost) {
 	out, err := w.tryDocker("volume", "create", "-d", w.driver, "-o", "type=nfs", "bad")
 	if err == nil || !strings.Contains(out, "the options are access, class, clone, mode, retain, size, snapshot") {
 		w.t.Errorf("%v: %s", err, out)
 	}
 }
 
-func (w *world) restartPlugin() {
+func (w *dockerHost) restartPlugin() {
 	w.t.Helper()
 	if err := w.plugin.Restart(); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func killPlugin(w *world) {
+func killPlugin(w *dockerHost) {
 	w.volume("lost")
 	w.sleeps("lost", "lost")
 	w.plugin.Kill()
@@ -211,7 +211,7 @@ func killPlugin(w *world) {
 }
 
 // downAtStart: docker tries again, and the plugin runs in time.
-func downAtStart(w *world) {
+func downAtStart(w *dockerHost) {
 	w.volume("late")
 	w.plugin.Kill()
 	started := make(chan string, 1)
@@ -235,7 +235,7 @@ func downAtStart(w *world) {
 }
 
 // downAtStop: docker gives up the unmount, and mounts under the same id when the container starts again.
-func downAtStop(w *world) {
+func downAtStop(w *dockerHost) {
 	w.volume("deaf")
 	w.sleeps("deaf", "deaf")
 	w.plugin.Kill()
@@ -247,7 +247,7 @@ func downAtStop(w *world) {
 	w.gone("deaf")
 }
 
-func killPlane(w *world) {
+func killPlane(w *dockerHost) {
 	w.volume("plane")
 	w.sleeps("plane", "plane")
 	w.plane.Kill()
@@ -259,7 +259,7 @@ func killPlane(w *world) {
 }
 
 // killContainers: the containers die with docker, which starts them again with ids of their own.
-func killContainers(w *world) {
+func killContainers(w *dockerHost) {
 	w.volume("dead")
 	w.sleeps("dead", "dead", "--restart", "always")
 	w.sleeps("dead-too", "dead")
@@ -272,7 +272,7 @@ func killContainers(w *world) {
 }
 
 // running waits until docker has started a container on its own.
-func (w *world) running(name string) {
+func (w *dockerHost) running(name string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		out, err := w.tryDocker("exec", name, "/bin/busybox", "true")
@@ -283,7 +283,7 @@ func (w *world) running(name string) {
 	})
 }
 
-func killAll(w *world) {
+func killAll(w *dockerHost) {
 	w.volume("all")
 	w.sleeps("all", "all", "--restart", "always")
 	w.plane.Kill()
@@ -298,7 +298,7 @@ func killAll(w *world) {
 	w.gone("all")
 }
 
-func downAtDaemonStart(w *world) {
+func downAtDaemonStart(w *dockerHost) {
 	w.volume("early")
 	w.sleeps("early", "early", "--restart", "always")
 	w.engine.Stop()
@@ -317,7 +317,7 @@ func downAtDaemonStart(w *world) {
 }
 
 // liveRestore: the container keeps running without docker, which unmounts under the old id.
-func liveRestore(w *world) {
+func liveRestore(w *dockerHost) {
 	w.engine.Stop()
 	w.startDocker("--live-restore")
 	w.volume("live")
@@ -333,7 +333,7 @@ func liveRestore(w *world) {
 }
 
 // setGrace replaces the plugin by one with another grace period.
-func (w *world) setGrace(grace time.Duration) {
+func (w *dockerHost) setGrace(grace time.Duration) {
 	w.t.Helper()
 	w.plugin.Stop()
 	var err error
@@ -343,7 +343,7 @@ func (w *world) setGrace(grace time.Duration) {
 }
 
 // stays checks, for longer than the grace period, that a container's volume stays mounted.
-func (w *world) stays(claim string, grace time.Duration) {
+func (w *dockerHost) stays(claim string, grace time.Duration) {
 	w.t.Helper()
 	end := time.After(grace * 4 / 3)
 	for {

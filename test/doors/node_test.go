@@ -11,7 +11,7 @@ import (
 const otherNode = "node2"
 
 // nodeAgent serves the plugin from the agent of another host, which has volumes of its own.
-func nodeAgent(w *world) []string {
+func nodeAgent(w *dockerHost) []string {
 	w.t.Helper()
 	invitation, err := w.plane.Invite(otherNode)
 	if err != nil {
@@ -28,7 +28,7 @@ func nodeAgent(w *world) []string {
 // on the host at the end.
 func TestDockerOfANodeAgent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nodeAgent)
+	w := newDockerHost(t, nodeAgent)
 	w.startDocker()
 	w.docker("import", w.path("image.tar"), image)
 	w.volume("far")

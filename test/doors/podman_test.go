@@ -13,7 +13,7 @@ import (
 )
 
 // podman is a podman of this test only.
-func (w *world) tryPodman(args ...string) (string, error) {
+func (w *dockerHost) tryPodman(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	env := []string{"CONTAINERS_CONF=" + w.path("containers.conf"), "CONTAINERS_STORAGE_CONF=" + w.path("storage.conf")}
@@ -21,7 +21,7 @@ func (w *world) tryPodman(args ...string) (string, error) {
 		append([]string{"--tmpdir", w.path("tmp"), "--log-level", "error"}, args...)...)
 }
 
-func (w *world) podman(args ...string) string {
+func (w *dockerHost) podman(args ...string) string {
 	w.t.Helper()
 	out, err := w.tryPodman(args...)
 	if err != nil {
@@ -30,12 +30,12 @@ func (w *world) podman(args ...string) string {
 	return out
 }
 
-func (w *world) podmanRun(args ...string) (string, error) {
+func (w *dockerHost) podmanRun(args ...string) (string, error) {
 	return w.tryPodman(append([]string{"run", "--network", "none", "--security-opt", "seccomp=unconfined"}, args...)...)
 }
 
 // configurePodman writes the settings that podman needs here: without the right to raise limits, and without systemd.
-func (w *world) configurePodman() {
+func (w *dockerHost) configurePodman() {
 	w.t.Helper()
 	for name, text := range map[string]string{
 		"containers.conf": "[engine]\ncgroup_manager=\"cgroupfs\"\nevents_logger=\"file\"\nruntime=\"runc\"\n" +
@@ -56,7 +56,7 @@ const podmanImage = "localhost/" + image
 // that takes longer is ready at the next try.
 func TestPodman(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	w := newDockerHost(t, nil)
 	w.configurePodman()
 	w.podman("import", w.path("image.tar"), podmanImage)
 	w.podman("volume", "create", "--driver", w.driver, "-o", "size=16Mi", "data")
@@ -92,7 +92,7 @@ func TestPodman(t *testing.T) {
 // TestQuadletGuard: podman recreates a volume that was removed as a local one, which the guard of our Quadlet refuses.
 func TestQuadletGuard(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	w := newDockerHost(t, nil)
 	w.configurePodman()
 	w.podman("import", w.path("image.tar"), podmanImage)
 	script := "#!/bin/sh\nexec /usr/bin/podman --tmpdir '" + w.path("tmp") + "' --log-level error \"$@\"\n"
@@ -131,7 +131,7 @@ func TestQuadletGuard(t *testing.T) {
 }
 
 // slowPlane stops the control plane until podman has given up, and then continues it.
-func (w *world) slowPlane() {
+func (w *dockerHost) slowPlane() {
 	w.t.Helper()
 	if err := syscall.Kill(w.plane.PID(), syscall.SIGSTOP); err != nil {
 		w.t.Fatal(err)

@@ -32,7 +32,7 @@ const (
 // as mount.storage does.
 func TestStorageProvider(t *testing.T) {
 	t.Parallel()
-	w := newStorageWorld(t)
+	w := newStorageHost(t)
 	uses := map[string]func() (end func()){
 		"directory": func() func() { return w.mountDirectory("directory") },
 		"descriptor": func() func() {
@@ -66,13 +66,13 @@ func TestStorageProvider(t *testing.T) {
 	w.endStorage()
 }
 
-func newStorageWorld(t *testing.T) *world {
+func newStorageHost(t *testing.T) *dockerHost {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, dir: dir, flags: []string{"--listen", plane.FreeAddress("127.0.0.1")}}
+	w := &dockerHost{t: t, dir: dir, flags: []string{"--listen", plane.FreeAddress("127.0.0.1")}}
 	w.socket = filepath.Join(dir, "providers", "volplane")
 	t.Cleanup(w.close)
 	w.startPlane()
@@ -81,7 +81,7 @@ func newStorageWorld(t *testing.T) *world {
 }
 
 // startProvider starts a provider with a grace.
-func (w *world) startProvider(grace time.Duration) {
+func (w *dockerHost) startProvider(grace time.Duration) {
 	w.t.Helper()
 	var err error
 	if w.plugin, err = plane.Run(w.path("provider.log"), "volplane", "storage-provider", "--kubeconfig",
@@ -92,7 +92,7 @@ func (w *world) startProvider(grace time.Duration) {
 }
 
 // listens waits until the provider takes calls.
-func (w *world) listens() {
+func (w *dockerHost) listens() {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		c, err := net.Dial("unix", w.socket)
@@ -104,7 +104,7 @@ func (w *world) listens() {
 }
 
 // acquire returns the descriptor of a volume.
-func (w *world) acquire(name, parameters string) *os.File {
+func (w *dockerHost) acquire(name, parameters string) *os.File {
 	w.t.Helper()
 	if parameters != "" {
 		parameters = "," + parameters
@@ -150,7 +150,7 @@ func acquire(socket, parameters string) (*os.File, error) {
 }
 
 // mountDirectory mounts a clone of a volume, with the users of the volume as those of the host, as mount.storage does.
-func (w *world) mountDirectory(name string) (end func()) {
+func (w *dockerHost) mountDirectory(name string) (end func()) {
 	w.t.Helper()
 	fd := w.acquire(name, `"requestAs":"dir","createSizeBytes":16777216,"readOnly":false`)
 	defer fd.Close()
@@ -174,7 +174,7 @@ func (w *world) mountDirectory(name string) (end func()) {
 }
 
 // mountDisk makes a filesystem on a block device, and mounts it.
-func (w *world) mountDisk(name string) (end func()) {
+func (w *dockerHost) mountDisk(name string) (end func()) {
 	w.t.Helper()
 	fd := w.acquire(name, `"requestAs":"blk","createSizeBytes":16777216`)
 	defer fd.Close()
@@ -191,7 +191,7 @@ func (w *world) mountDisk(name string) (end func()) {
 }
 
 // loop has a loop device on a block device.
-func (w *world) loop(name string) (end func()) {
+func (w *dockerHost) loop(name string) (end func()) {
 	w.t.Helper()
 	fd := w.acquire(name, `"requestAs":"blk","createSizeBytes":16777216`)
 	defer fd.Close()
@@ -200,7 +200,7 @@ func (w *world) loop(name string) (end func()) {
 }
 
 // must runs a program with a file as its descriptor 3.
-func (w *world) must(file *os.File, program string, args ...string) string {
+func (w *dockerHost) must(file *os.File, program string, args ...string) string {
 	w.t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.ExtraFiles = []*os.File{file}
@@ -212,7 +212,7 @@ func (w *world) must(file *os.File, program string, args ...string) string {
 }
 
 // holds starts a program that has a file as its descriptor 3, says when it is ready, and ends with its input.
-func (w *world) holds(file *os.File, program string, args ...string) (end func()) {
+func (w *dockerHost) holds(file *os.File, program string, args ...string) (end func()) {
 	w.t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{file}, os.Stderr
@@ -237,7 +237,7 @@ func (w *world) holds(file *os.File, program string, args ...string) (end func()
 }
 
 // onlyUnusedGoes waits until an unused volume is removed, and checks that all others still exist.
-func (w *world) onlyUnusedGoes(name string) {
+func (w *dockerHost) onlyUnusedGoes(name string) {
 	w.t.Helper()
 	_ = w.acquire(name, `"createSizeBytes":16777216`).Close()
 	w.unused(name)
@@ -254,7 +254,7 @@ func (w *world) onlyUnusedGoes(name string) {
 }
 
 // endStorage checks the content of a volume, deletes all volumes, and waits until nothing is left.
-func (w *world) endStorage() {
+func (w *dockerHost) endStorage() {
 	w.t.Helper()
 	fd := w.acquire("directory", `"readOnly":true`)
 	if text, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d/file", fd.Fd())); err != nil || string(text) != "directory" {

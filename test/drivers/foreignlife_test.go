@@ -24,6 +24,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
 	"volplane.dev/volplane/test/internal/planetest"
@@ -154,8 +155,7 @@ func (l *foreignLife) mount(name string) error {
 		if !ok {
 			return fmt.Errorf("pod %s is not mounted: %s", name, message)
 		}
-		_, dir, _ := strings.Cut(message, "=")
-		l.file = filepath.Join(dir, cmp.Or(l.reads, "life-of-volplane"))
+		l.file = filepath.Join(cluster.MountPaths(got)["data"], cmp.Or(l.reads, "life-of-volplane"))
 		return nil
 	})
 	return errors.Join(err, l.isMounted())

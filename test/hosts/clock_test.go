@@ -18,7 +18,7 @@ const heartbeats = 9
 // case.
 func TestClocksDiffer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "vpk", "vpr")
+	w := newNetwork(t, "vpk", "vpr")
 	volumes := map[string]string{}
 	for _, name := range []string{"vpk", "vpr"} {
 		volumes[name] = w.createClaim("data-" + name)
@@ -72,7 +72,7 @@ func TestClocksDiffer(t *testing.T) {
 }
 
 // renewNodeLease sends a heartbeat of a host with this clock offset.
-func (w *world) renewNodeLease(name string, off time.Duration) {
+func (w *network) renewNodeLease(name string, off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	// The update conflicts with the agent's own last heartbeat when both come at the same time.
@@ -87,7 +87,7 @@ func (w *world) renewNodeLease(name string, off time.Duration) {
 	})
 }
 
-func (w *world) mustBeReady(name string) {
+func (w *network) mustBeReady(name string) {
 	w.t.Helper()
 	if ready, message := w.nodeReady(name); !ready {
 		w.t.Fatalf("node %s, which sends heartbeats, is not ready: %s", name, message)
@@ -95,7 +95,7 @@ func (w *world) mustBeReady(name string) {
 }
 
 // nodeReady returns whether a node is ready, and the message of the condition.
-func (w *world) nodeReady(name string) (bool, string) {
+func (w *network) nodeReady(name string) (bool, string) {
 	w.t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
 	w.must(err)

@@ -13,7 +13,7 @@ import (
 // a volume that is for one host.
 func TestOneWriter(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "vpa", "vpb", "vpc")
+	w := newNetwork(t, "vpa", "vpb", "vpc")
 	w.startWriters("vpa", "vpb", "vpc")
 	volume := w.createClaim("data")
 	w.createPod("a", "data", "vpa")
@@ -78,7 +78,7 @@ func TestOneWriter(t *testing.T) {
 
 // runAnotherVolume creates, mounts and deletes another volume on a host. That gives the control plane
 // time to do something wrong with the volume of the test.
-func (w *world) runAnotherVolume(host string) {
+func (w *network) runAnotherVolume(host string) {
 	w.t.Helper()
 	w.otherVolumes++
 	name := fmt.Sprint("other-", w.otherVolumes)
@@ -91,7 +91,7 @@ func (w *world) runAnotherVolume(host string) {
 }
 
 // startWriters makes each host write continuously to all volumes that are mounted there.
-func (w *world) startWriters(hosts ...string) {
+func (w *network) startWriters(hosts ...string) {
 	for _, h := range hosts {
 		done := make(chan struct{})
 		go func() {
@@ -112,7 +112,7 @@ func (w *world) startWriters(hosts ...string) {
 }
 
 // waitForEvent waits for an event about a Pod whose message contains all words.
-func (w *world) waitForEvent(pod string, words ...string) {
+func (w *network) waitForEvent(pod string, words ...string) {
 	w.t.Helper()
 	w.eventually("event about pod "+pod+": "+strings.Join(words, " "), func() (string, error) {
 		events, err := w.client.CoreV1().Events("default").List(w.ctx,
@@ -141,7 +141,7 @@ func containsAll(text string, words []string) bool {
 }
 
 // checkEnd waits until no host has the volume, and reports what went wrong at the array during the test.
-func (w *world) checkEnd(volume string) {
+func (w *network) checkEnd(volume string) {
 	w.t.Helper()
 	w.waitForHolders(volume)
 	for _, text := range w.array.Violations() {

@@ -23,11 +23,11 @@ const (
 	renewDeadline = 6 * time.Second
 )
 
-// newWorldWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, the first of which
-// leads. The other hosts have a node agent.
-func newWorldWithLeaders(t *testing.T, nodes, leaders []string) *world {
+// newNetworkWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, the first of
+// which leads. The other hosts have a node agent.
+func newNetworkWithLeaders(t *testing.T, nodes, leaders []string) *network {
 	t.Helper()
-	w := startWorld(t, append(nodes, leaders...)...)
+	w := startNetwork(t, append(nodes, leaders...)...)
 	for i, name := range append(nodes, leaders...) {
 		w.addHost(name)
 		if i < len(nodes) {
@@ -44,7 +44,7 @@ func newWorldWithLeaders(t *testing.T, nodes, leaders []string) *world {
 }
 
 // startControllers runs the controllers of the array's driver on a host.
-func (w *world) startControllers(name string) {
+func (w *network) startControllers(name string) {
 	w.t.Helper()
 	config, err := clientcmd.LoadFromFile(w.plane.Kubeconfig())
 	w.must(err)
@@ -63,7 +63,7 @@ func (w *world) startControllers(name string) {
 }
 
 // waitForLeader waits until the leader has changed, and returns it.
-func (w *world) waitForLeader(before string) (now string) {
+func (w *network) waitForLeader(before string) (now string) {
 	w.t.Helper()
 	w.eventually("the leader changes", func() (string, error) {
 		l, err := w.client.CoordinationV1().Leases("default").Get(w.ctx, leaseName(), metav1.GetOptions{})
@@ -86,7 +86,7 @@ func leaseName() string {
 type disruption struct {
 	name string
 	// start causes the fault, end repairs it.
-	start, end func(w *world, leader string)
+	start, end func(w *network, leader string)
 	// method is the call that is in flight when the fault starts, or empty.
 	method string
 	// afterWork means that the driver has done the work of this call.
@@ -94,17 +94,17 @@ type disruption struct {
 }
 
 func disruptions() []disruption {
-	restart := func(w *world, leader string) { w.must(w.hosts[leader].agent.Restart()) }
-	signal := func(s syscall.Signal) func(*world, string) {
-		return func(w *world, leader string) { w.must(syscall.Kill(w.hosts[leader].agent.PID(), s)) }
+	restart := func(w *network, leader string) { w.must(w.hosts[leader].agent.Restart()) }
+	signal := func(s syscall.Signal) func(*network, string) {
+		return func(w *network, leader string) { w.must(syscall.Kill(w.hosts[leader].agent.PID(), s)) }
 	}
 	all := []disruption{
 		{name: "it is suspended for a while", start: signal(syscall.SIGSTOP), end: signal(syscall.SIGCONT)},
 	}
 	for _, d := range []disruption{
-		{name: "it is disconnected", start: (*world).disconnect, end: (*world).reconnect},
-		{name: "it is killed", start: func(w *world, leader string) { w.hosts[leader].agent.Kill() }, end: restart},
-		{name: "it is asked to end", start: func(w *world, leader string) { w.hosts[leader].agent.Stop() }, end: restart},
+		{name: "it is disconnected", start: (*network).disconnect, end: (*network).reconnect},
+		{name: "it is killed", start: func(w *network, leader string) { w.hosts[leader].agent.Kill() }, end: restart},
+		{name: "it is asked to end", start: func(w *network, leader string) { w.hosts[leader].agent.Stop() }, end: restart},
 	} {
 		for _, d.method = range []string{"publish", "unpublish"} {
 			for _, d.afterWork = range []bool{false, true} {
@@ -139,7 +139,7 @@ func TestLeadersChange(t *testing.T) {
 func changeLeaders(t *testing.T, nodes, leaders []string, all []disruption) {
 	t.Helper()
 	leader, next := leaders[0], leaders[1]
-	w := newWorldWithLeaders(t, nodes, leaders)
+	w := newNetworkWithLeaders(t, nodes, leaders)
 	w.startWriters(nodes...)
 	volume := w.createClaim("data")
 	w.createPod("p0", "data", nodes[0])
@@ -178,7 +178,7 @@ func changeLeaders(t *testing.T, nodes, leaders []string, all []disruption) {
 }
 
 // waitForCall waits until the array holds a call.
-func (w *world) waitForCall(method string, held <-chan struct{}) {
+func (w *network) waitForCall(method string, held <-chan struct{}) {
 	w.t.Helper()
 	w.eventually(method+" is in flight", func() (string, error) {
 		select {
@@ -194,9 +194,9 @@ func (w *world) waitForCall(method string, held <-chan struct{}) {
 // its lease, and no longer.
 func TestLeaderHasAnotherClock(t *testing.T) {
 	t.Parallel()
-	// The worlds wait at the same time.
+	// The networks wait at the same time.
 	type clock struct {
-		*world
+		*network
 		off                       time.Duration
 		pod, node, leader, volume string
 		before                    int
@@ -206,7 +206,7 @@ func TestLeaderHasAnotherClock(t *testing.T) {
 		{off: time.Hour, pod: "ahead", node: "vpp", leader: "vpq"},
 	}
 	for _, c := range clocks {
-		c.world = newWorldWithLeaders(t, []string{c.node}, []string{c.leader})
+		c.network = newNetworkWithLeaders(t, []string{c.node}, []string{c.leader})
 		c.volume = c.createClaim("data")
 	}
 	for _, c := range clocks {
@@ -239,7 +239,7 @@ func TestLeaderHasAnotherClock(t *testing.T) {
 }
 
 // renewControllerLease renews the lease as another leader with this clock offset.
-func (w *world) renewControllerLease(off time.Duration) {
+func (w *network) renewControllerLease(off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases("default")
 	w.eventually("the other leader renews the lease", func() (string, error) {

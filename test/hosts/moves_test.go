@@ -24,7 +24,7 @@ func TestMovesAmongFaults(t *testing.T) {
 	t.Logf("played %d moves, SEED=%d", moves, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	names := []string{"vpx", "vpy", "vpz"}
-	w := newWorld(t, names...)
+	w := newNetwork(t, names...)
 	w.startWriters(names...)
 	volume := w.createClaim("data")
 	for i := range moves {
@@ -46,7 +46,7 @@ func TestMovesAmongFaults(t *testing.T) {
 
 // injectFault restarts the control plane, restarts an agent, disconnects a host for a while, or does
 // nothing.
-func (w *world) injectFault(random *rand.Rand, names []string) {
+func (w *network) injectFault(random *rand.Rand, names []string) {
 	w.t.Helper()
 	name := names[random.IntN(len(names))]
 	switch random.IntN(4) {

@@ -103,7 +103,7 @@ func TestManyPodsWantVolumesAtOnce(t *testing.T) {
 	}
 	var all errgroup.Group
 	for i := range n {
-		all.Go(func() error { p.createPod(fmt.Sprint("p", i), "", fmt.Sprint("c", i)); return nil })
+		all.Go(func() error { return p.tryPod(fmt.Sprint("p", i), "", fmt.Sprint("c", i)) })
 	}
 	p.must(all.Wait())
 	for i := range n {

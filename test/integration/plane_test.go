@@ -239,6 +239,10 @@ func (p *plane) waitForBound(claim string) {
 // createPod creates a Pod that uses the claims. The node may be empty.
 func (p *plane) createPod(name, node string, claims ...string) {
 	p.t.Helper()
+	p.must(p.tryPod(name, node, claims...))
+}
+
+func (p *plane) tryPod(name, node string, claims ...string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pod.Spec.NodeName = node
 	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
@@ -248,7 +252,7 @@ func (p *plane) createPod(name, node string, claims ...string) {
 		}})
 	}
 	_, err := p.client.CoreV1().Pods("default").Create(p.ctx, pod, metav1.CreateOptions{})
-	p.must(err)
+	return err
 }
 
 // deletePod deletes a Pod immediately, as a node agent does at the end.

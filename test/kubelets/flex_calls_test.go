@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/kubernetes/pkg/volume"
 	"k8s.io/kubernetes/pkg/volume/flexvolume"
 	volumetest "k8s.io/kubernetes/pkg/volume/testing"
@@ -25,6 +24,7 @@ import (
 	decideflex "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -138,7 +138,7 @@ func (c flexCase) kubernetesSteps(t *testing.T, root string) []func() error {
 	if err != nil || len(events) != 1 {
 		t.Fatal(events, err)
 	}
-	host := kubeletHost{volumetest.NewFakeVolumeHost(t, root, fake.NewClientset(c.secret()), nil)}
+	host := kubeletHost{volumetest.NewFakeVolumeHost(t, root, clientset.New(c.secret()), nil)}
 	if err := events[0].Plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}

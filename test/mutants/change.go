@@ -49,6 +49,22 @@ func (f *finder) text(n ast.Node) string {
 	return strings.Join(strings.Fields(string(f.source[f.offset(n.Pos()):f.offset(n.End())])), " ")
 }
 
+// typeText is the text of a type. The fields of a struct are on lines of their own, which need semicolons on one.
+func (f *finder) typeText(e ast.Expr) string {
+	s, ok := e.(*ast.StructType)
+	if !ok {
+		return f.text(e)
+	}
+	var b strings.Builder
+	for _, field := range s.Fields.List {
+		for i, name := range field.Names {
+			b.WriteString([]string{"", ", "}[min(i, 1)] + name.Name)
+		}
+		b.WriteString(" " + f.typeText(field.Type) + "; ")
+	}
+	return "struct { " + b.String() + "}"
+}
+
 // short is text that can be shown.
 func (f *finder) short(n ast.Node) string {
 	if s := []rune(f.text(n)); len(s) > 70 {
@@ -128,7 +144,7 @@ func (f *finder) visit(n ast.Node) {
 		f.binary(x)
 	case *ast.CompositeLit:
 		if x.Type != nil {
-			f.literal(x, f.text(x.Type), false)
+			f.literal(x, f.typeText(x.Type), false)
 		}
 	}
 }
@@ -302,11 +318,12 @@ func (f *finder) elements(x *ast.CompositeLit, element ast.Expr) {
 
 // untyped is a literal without its type; text around it needs the type.
 func (f *finder) untyped(x *ast.CompositeLit, element ast.Expr) {
-	at, typ := f.offset(x.Pos()), f.text(element)
+	at, typ := f.offset(x.Pos()), f.typeText(element)
 	star, pointer := element.(*ast.StarExpr)
 	if pointer {
-		f.literal(x, f.text(star.X), true)
-		typ = "&" + f.text(star.X)
+		typ = f.typeText(star.X)
+		f.literal(x, typ, true)
+		typ = "&" + typ
 	} else {
 		f.literal(x, typ, false)
 	}

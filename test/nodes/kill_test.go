@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/testkit/seeds"
 	"volplane.dev/volplane/test/internal/plane"
@@ -35,7 +36,7 @@ const fewKills = 10
 func TestKillAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	seed, kills := seeds.First(t), seeds.Count(t, fewKills)
-	w := startWorld(t)
+	w := startTwoNodes(t)
 	random := mathrand.New(mathrand.NewPCG(seed, 0))
 	for round := 0; w.killed.Load() < int64(kills); round++ {
 		ctx, cancel := context.WithTimeout(t.Context(), planetest.Patience)
@@ -52,8 +53,8 @@ func TestKillAtAnyMoment(t *testing.T) {
 	t.Logf("played %d kills, SEED=%d", w.killed.Load(), seed)
 }
 
-// world is a control plane and a second node with separate processes.
-type world struct {
+// twoNodes is a control plane and a second node with separate processes.
+type twoNodes struct {
 	plane *plane.Plane
 	// address is where it listens, again after each restart: the kubeconfigs of the others point there.
 	address string
@@ -61,13 +62,13 @@ type world struct {
 	killed  atomic.Int64
 }
 
-func startWorld(t *testing.T) *world {
+func startTwoNodes(t *testing.T) *twoNodes {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{address: plane.FreeAddress("127.0.0.1")}
+	w := &twoNodes{address: plane.FreeAddress("127.0.0.1")}
 	w.plane, err = plane.Start(t.Context(), dir, "--listen", w.address)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +84,7 @@ func startWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) run(t *testing.T, args ...string) {
+func (w *twoNodes) run(t *testing.T, args ...string) {
 	t.Helper()
 	p, err := plane.Run(w.plane.Dir+".log", "volplane", args...)
 	if err != nil {
@@ -92,7 +93,7 @@ func (w *world) run(t *testing.T, args ...string) {
 	w.others = append(w.others, p)
 }
 
-func (w *world) close(t *testing.T, dir string) {
+func (w *twoNodes) close(t *testing.T, dir string) {
 	for _, p := range w.others {
 		p.Stop()
 	}
@@ -107,7 +108,7 @@ func (w *world) close(t *testing.T, dir string) {
 
 // killNow kills a random process after random times and restarts it immediately, until the returned
 // function is called.
-func (w *world) killNow(random *mathrand.Rand) (stop func()) {
+func (w *twoNodes) killNow(random *mathrand.Rand) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -128,7 +129,7 @@ func (w *world) killNow(random *mathrand.Rand) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-func (w *world) killOne(victim int) error {
+func (w *twoNodes) killOne(victim int) error {
 	if victim < len(w.others) {
 		w.others[victim].Kill()
 		return w.others[victim].Restart()
@@ -146,7 +147,7 @@ func (w *world) killOne(victim int) error {
 
 // life creates a claim, writes to it on one node, reads it on the other node after an expansion there, and
 // deletes everything.
-func (w *world) life(ctx context.Context, name string) error {
+func (w *twoNodes) life(ctx context.Context, name string) error {
 	client, err := w.plane.Client()
 	if err != nil {
 		return err
@@ -229,7 +230,7 @@ func (l *life) mount(node string) error {
 		if !ok {
 			return false, fmt.Errorf("not mounted: %s", message)
 		}
-		_, l.path, _ = strings.Cut(message, "=")
+		l.path = cluster.MountPaths(got)["data"]
 		return true, nil
 	})
 }
@@ -305,7 +306,7 @@ func (l *life) gone(remove func() error) error {
 }
 
 // mustBeClean waits until nothing of any volume is left.
-func (w *world) mustBeClean(ctx context.Context, t *testing.T, round int) {
+func (w *twoNodes) mustBeClean(ctx context.Context, t *testing.T, round int) {
 	t.Helper()
 	client, err := w.plane.Client()
 	if err != nil {
@@ -326,7 +327,7 @@ func (w *world) mustBeClean(ctx context.Context, t *testing.T, round int) {
 }
 
 // explain prints the last lines of the log.
-func (w *world) explain(t *testing.T) {
+func (w *twoNodes) explain(t *testing.T) {
 	t.Helper()
 	data, _ := os.ReadFile(w.plane.Dir + ".log")
 	lines := strings.Split(string(data), "\n")

@@ -18,12 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/page"
 )
@@ -67,7 +67,7 @@ func (s *scene) next() <-chan struct{} {
 // play serves the page of objects until the test ends, and returns a link to it.
 func play(t *testing.T, objects ...runtime.Object) (*scene, string) {
 	t.Helper()
-	client := fake.NewClientset(objects...)
+	client := clientset.New(objects...)
 	s := &scene{client: client, changed: make(chan struct{})}
 	p := page.New("127.0.0.1:0", slog.New(slog.DiscardHandler))
 	p.Show(page.Plane{

@@ -27,7 +27,7 @@ const (
 
 // newHosts starts hosts, each with a network namespace, a member of the etcd and a control plane. Disturbances of the
 // network between them do not affect the connections to the test.
-func newHosts(t *testing.T, names ...string) *world {
+func newHosts(t *testing.T, names ...string) *controlPlanes {
 	t.Helper()
 	remove := func() { // also leftovers of an interrupted run
 		for _, name := range names {
@@ -71,12 +71,12 @@ func ip(t *testing.T, args ...string) {
 
 // cut drops everything that a host sends to another one, without any error, as on a broken path: its frames go to an
 // address that no host has. The other direction still works.
-func (w *world) cut(from, to string) {
+func (w *controlPlanes) cut(from, to string) {
 	w.t.Helper()
 	ip(w.t, "-n", bridge+from, "neigh", "replace", addressOf(to), "lladdr", nowhere, "dev", "eth0", "nud", "permanent")
 }
 
-func (w *world) mend(from, to string) {
+func (w *controlPlanes) mend(from, to string) {
 	w.t.Helper()
 	ip(w.t, "-n", bridge+from, "neigh", "del", addressOf(to), "dev", "eth0")
 }
@@ -89,7 +89,7 @@ type disturbance struct {
 }
 
 // disturb draws a disturbance, and waits until it is over.
-func (w *world) disturb(random *rand.Rand, names []string) {
+func (w *controlPlanes) disturb(random *rand.Rand, names []string) {
 	w.t.Helper()
 	names = slices.Clone(names)
 	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -107,7 +107,7 @@ func (w *world) disturb(random *rand.Rand, names []string) {
 }
 
 // pause is the time that passes in a disturbance.
-func (w *world) pause(d time.Duration) {
+func (w *controlPlanes) pause(d time.Duration) {
 	select {
 	case <-w.t.Context().Done():
 	case <-time.After(d):
@@ -115,7 +115,7 @@ func (w *world) pause(d time.Duration) {
 }
 
 // ofPlane returns the possible events of the control plane of a host.
-func (w *world) ofPlane(random *rand.Rand, a string) []disturbance {
+func (w *controlPlanes) ofPlane(random *rand.Rand, a string) []disturbance {
 	p, start := w.planes[a], func() { w.start(a) }
 	signal := func(s syscall.Signal) func() { return func() { _ = syscall.Kill(p.PID(), s) } }
 	return []disturbance{
@@ -135,7 +135,7 @@ func (w *world) ofPlane(random *rand.Rand, a string) []disturbance {
 }
 
 // ofMember returns the possible events of the etcd member on a host.
-func (w *world) ofMember(a string) []disturbance {
+func (w *controlPlanes) ofMember(a string) []disturbance {
 	m := w.member(a)
 	slow, quick := context.WithCancel(context.Background())
 	var pulses sync.WaitGroup
@@ -160,12 +160,12 @@ func pulse(ctx context.Context, m *standalonetest.Member) {
 	}
 }
 
-func (w *world) member(name string) *standalonetest.Member {
+func (w *controlPlanes) member(name string) *standalonetest.Member {
 	return w.members.Member(int(name[1] - '1'))
 }
 
 // ofNetwork returns what may happen to the network between hosts.
-func (w *world) ofNetwork(a, b, c string) []disturbance {
+func (w *controlPlanes) ofNetwork(a, b, c string) []disturbance {
 	lost := func(what string, ways ...[2]string) disturbance {
 		return disturbance{what, 3 * time.Second, 20 * time.Second, func() {
 			for _, way := range ways {
@@ -188,7 +188,7 @@ func (w *world) ofNetwork(a, b, c string) []disturbance {
 }
 
 // noQuorum suspends two members.
-func (w *world) noQuorum(a, b string) disturbance {
+func (w *controlPlanes) noQuorum(a, b string) disturbance {
 	both := func(do func(*standalonetest.Member)) func() {
 		return func() { do(w.member(a)); do(w.member(b)) }
 	}

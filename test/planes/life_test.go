@@ -26,7 +26,7 @@ import (
 
 // life is the life of a claim on a node.
 type life struct {
-	*world
+	*controlPlanes
 	seen       *sync.Map
 	objects    dynamic.Interface
 	name, node string
@@ -35,7 +35,7 @@ type life struct {
 
 // live plays a life that it draws, by any API server.
 func (h *livingHosts) live(t *testing.T, random *rand.Rand, name string) {
-	own, config := *h.world, h.asking(random.IntN(len(h.names)))
+	own, config := *h.controlPlanes, h.asking(random.IntN(len(h.names)))
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func (h *livingHosts) live(t *testing.T, random *rand.Rand, name string) {
 	}
 	own.t, own.clients = t, map[string]kubernetes.Interface{anyPlane: client}
 	l := &life{
-		world: &own, seen: h.seen, objects: objects, name: name, node: h.names[random.IntN(len(h.names))],
+		controlPlanes: &own, seen: h.seen, objects: objects, name: name, node: h.names[random.IntN(len(h.names))],
 	}
 	claim, grows, snapped := plane.Claim(name, "8Mi"), random.IntN(4) == 0, random.IntN(3) == 0
 	switch {

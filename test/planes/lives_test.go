@@ -107,7 +107,7 @@ func (h *livingHosts) end(volumes []string) {
 
 // livingHosts are hosts with an array.
 type livingHosts struct {
-	*world
+	*controlPlanes
 	array *array.Array
 	names []string
 	// config is that of a client of any API server.
@@ -125,7 +125,7 @@ type livingHosts struct {
 
 func newLivingHosts(t *testing.T, names []string) *livingHosts {
 	t.Helper()
-	h := &livingHosts{world: newHosts(t, names...), names: names, seen: &sync.Map{}}
+	h := &livingHosts{controlPlanes: newHosts(t, names...), names: names, seen: &sync.Map{}}
 	h.array = array.New(h.dirOf("array"))
 	var err error
 	if h.config, err = clientcmd.BuildConfigFromFlags("", h.planes[names[0]].Kubeconfig()); err != nil {

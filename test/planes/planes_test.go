@@ -23,7 +23,7 @@ import (
 func TestLivesWhilePlanesDie(t *testing.T) {
 	t.Parallel()
 	names := []string{"n1", "n2", "n3"}
-	w := newWorld(t, names...)
+	w := newControlPlanes(t, names...)
 	w.immediate("n1")
 	for _, name := range names {
 		w.mount(name, "stays-"+name, name)
@@ -68,7 +68,7 @@ func TestLivesWhilePlanesDie(t *testing.T) {
 // of them shows the whole cluster.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newControlPlanes(t, "n1", "n2")
 	if _, err := w.planes["n1"].Invite("n2"); err == nil {
 		t.Error("the name of a control plane's node is given to another host")
 	}
@@ -101,7 +101,7 @@ func TestHandOver(t *testing.T) {
 // the quorum is back everything continues on its own.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newControlPlanes(t, "n1", "n2")
 	for _, name := range []string{"n1", "n2"} {
 		w.mount(name, "stays-"+name, name)
 	}
@@ -134,7 +134,7 @@ func TestQuorumLost(t *testing.T) {
 // TestSecondOfOneName: two control planes with one name, as of a host and its clone, never work at the same time.
 func TestSecondOfOneName(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newControlPlanes(t, "n1")
 	w.copyKeys("n1", "clone")
 	log, err := os.Create(w.dirOf("clone.log"))
 	if err != nil {
@@ -173,7 +173,7 @@ func TestSecondOfOneName(t *testing.T) {
 // any more.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newControlPlanes(t, "n1", "n2")
 	w.mount("n1", "lost", "n1")
 	w.planes["n1"].Kill()
 	w.mount("n2", "late", "n2")
@@ -198,7 +198,7 @@ func TestAgentsFindAnother(t *testing.T) {
 	t.Parallel()
 	const network = "10.214.7."
 	addAddresses(t, network+"1", network+"2")
-	w := newWorldAt(t, network, "n1", "n2")
+	w := newControlPlanesAt(t, network, "n1", "n2")
 	invitation, err := w.planes["n1"].Invite("joined")
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func addAddresses(t *testing.T, all ...string) {
 
 // commandsFind runs commands of the host of n1 and of a joined one while n1 ends. Each is answered, and in the end each
 // reports that another control plane has answered.
-func (w *world) commandsFind(another string, end func()) {
+func (w *controlPlanes) commandsFind(another string, end func()) {
 	w.t.Helper()
 	ended := make(chan struct{})
 	go func() {

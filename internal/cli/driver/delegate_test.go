@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/cli/shell"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -22,7 +22,7 @@ func TestDriverDelegate(t *testing.T) {
 			Name: name, Annotations: map[string]string{volume.AnnControllers: controllers, "theirs": "x"},
 		}}
 	}
-	client := fake.NewClientset(node("two"), node("three"), driver("old", volume.Delegation([]string{"four"})),
+	client := clientset.New(node("two"), node("three"), driver("old", volume.Delegation([]string{"four"})),
 		driver("local", volume.ControllersOnNodes))
 	for _, row := range []struct {
 		driver string

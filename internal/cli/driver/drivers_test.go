@@ -26,6 +26,7 @@ import (
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/hosting/supervise"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -50,7 +51,7 @@ func newStand(t *testing.T, objects ...runtime.Object) stand {
 	t.Helper()
 	dir := t.TempDir()
 	out, err := &strings.Builder{}, &strings.Builder{}
-	client, custom := fake.NewClientset(objects...), customAPI{}
+	client, custom := clientset.New(objects...), customAPI{}
 	h := &hostDrivers{
 		files: driverfile.Dir(filepath.Join(dir, "drivers.d")), state: filepath.Join(dir, "state"),
 		plugins: filepath.Join(dir, "plugins"), client: withCustom{client, custom}, node: "n1", out: out, err: err,

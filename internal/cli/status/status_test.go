@@ -9,17 +9,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // TestStatusReportsRestore: status reports a restore until it is accepted.
 func TestStatusReportsRestore(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	var out bytes.Buffer
 	shell.PrintRestored(t.Context(), &out, client)
 	if out.Len() > 0 {
@@ -113,7 +113,7 @@ func TestStatusNamesUnresolvedIntents(t *testing.T) {
 		{&corev1.ConfigMap{}, ""},
 	} {
 		var out strings.Builder
-		r := shell.Facts(fake.NewClientset(c.log))
+		r := shell.Facts(clientset.New(c.log))
 		err := r.Overview(t.Context())
 		if printUnresolved(&out, survey.Summarize(r.Objects).Unresolved); err != nil || out.String() != c.want {
 			t.Errorf("got %q, %v, want %q", out.String(), err, c.want)

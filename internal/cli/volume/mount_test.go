@@ -11,12 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/cli/shell"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -38,7 +38,7 @@ func TestMountIsSeen(t *testing.T) {
 	} {
 		pod := doors.PodAtPath("default", "data", c.dir, c.node, decide.BindOptions{})
 		pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}}
-		b := begun{Shell: testShell(t), client: fake.NewClientset(pod), node: c.node, dir: c.dir, pod: pod}
+		b := begun{Shell: testShell(t), client: clientset.New(pod), node: c.node, dir: c.dir, pod: pod}
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -55,7 +55,7 @@ func TestClaimThatLeaves(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "data", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{"a.example.com/b"},
 	}}
-	b := begun{Shell: testShell(t), client: fake.NewClientset(claim)}
+	b := begun{Shell: testShell(t), client: clientset.New(claim)}
 	_, _, created := ensureClaim(t.Context(), b.Shell, b.client, "default", "data", claimRequest{size: "1Gi"})
 	for name, err := range map[string]error{
 		"create":         created,
@@ -71,7 +71,7 @@ func TestClaimThatLeaves(t *testing.T) {
 // TestUmountAfterARestore: what waits for a person's consent is not begun, and the Pod stays.
 func TestUmountAfterARestore(t *testing.T) {
 	pod := doors.PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{})
-	client := fake.NewClientset(pod, &corev1.ConfigMap{
+	client := clientset.New(pod, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
 	})
 	err := unmount(t.Context(), testShell(t), client, pod, "/srv", 0)

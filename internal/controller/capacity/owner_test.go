@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // TestOwnerOf: each level is one step up, and where there is none the user is told.
@@ -24,7 +25,7 @@ func TestOwnerOf(t *testing.T) {
 		}
 		return o
 	}
-	client := fake.NewClientset(
+	client := clientset.New(
 		&corev1.Pod{ObjectMeta: object("of-deployment", "ReplicaSet", "set")},
 		&corev1.Pod{ObjectMeta: object("of-daemonset", "DaemonSet", "daemons")},
 		&corev1.Pod{ObjectMeta: object("alone", "", "")},

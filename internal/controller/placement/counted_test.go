@@ -4,16 +4,16 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/controller/story"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // TestCountedOnce: a Pod that has just been bound to a node is both on its way and there, but takes the room of one
 // Pod.
 func TestCountedOnce(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	caches := kube.NewCaches(client)
 	p := &placer{pods: caches.WritePods(client), csiNodes: caches.CSINodes()}
 	pod := func(patch string) *corev1.Pod { return story.Object[*corev1.Pod](t, "pod "+patch) }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
@@ -20,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // TestAStepThatIsNotKnown: it fails with an error that names it, without a call and without a panic.
@@ -94,7 +94,7 @@ func (c *customResource) RESTClient() rest.Interface {
 // TestFieldsOfLaterVersionsStay: the finalizer is written to a snapshot as the API server has it, with the fields that
 // only later versions of the custom resource know.
 func TestFieldsOfLaterVersionsStay(t *testing.T) {
-	c := &customResource{Interface: fake.NewClientset(), body: []byte(`{"apiVersion":"snapshot.storage.k8s.io/v1",` +
+	c := &customResource{Interface: clientset.New(), body: []byte(`{"apiVersion":"snapshot.storage.k8s.io/v1",` +
 		`"kind":"VolumeSnapshot","metadata":{"namespace":"ns","name":"shot"},"spec":{"theirs":true}}`)}
 	p := &provisioner{Env: controller.Env{Client: c}}
 	if err := p.changeSnapshot(t.Context(), "ns", "shot", true); err != nil {

@@ -301,9 +301,9 @@ func unsaid(f Facts) string {
 	case v == nil:
 		return " is gone"
 	case v.Spec.CSI != nil && v.Spec.CSI.Driver == driver:
-		return " was made again for another volume"
+		return " was recreated for another volume"
 	default:
-		return " is not one of driver " + driver
+		return " does not belong to driver " + driver
 	}
 }
 

@@ -22,7 +22,7 @@ cd "$2"; sleep 600 9>&- & echo $! >%s; cd /; fail "no luck"`
 // mount is gone.
 func TestBusyAfterFailure(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	pidFile := filepath.Join(w.dir, "pid")
@@ -57,7 +57,7 @@ func TestBusyAfterFailure(t *testing.T) {
 // back, also when nothing is mounted that the host could see.
 func TestDriverChangesBeforeUnmount(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
 	taken := filepath.Join(w.dir, "taken")

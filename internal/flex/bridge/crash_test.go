@@ -59,9 +59,9 @@ func live(dir string) error {
 	return <-ended
 }
 
-// mortals is a world whose bridge is a process, which is started again whenever it has died.
+// mortals is a host whose bridge is a process, which is started again whenever it has died.
 type mortals struct {
-	*world
+	*bridged
 	mu    sync.Mutex
 	cmd   *exec.Cmd
 	over  bool
@@ -71,7 +71,7 @@ type mortals struct {
 
 func newMortals(t *testing.T) *mortals {
 	t.Helper()
-	m := &mortals{world: newWorld(t), ended: make(chan struct{})}
+	m := &mortals{bridged: newBridged(t), ended: make(chan struct{})}
 	go m.reign()
 	m.eventually(func() error {
 		if m.born() == 0 {

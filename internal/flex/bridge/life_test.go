@@ -21,7 +21,7 @@ import (
 )
 
 // told are the calls so far with short words for what differs in each test.
-func (w *world) told() string {
+func (w *bridged) told() string {
 	w.Helper()
 	var out []string
 	for _, c := range w.called() {
@@ -65,7 +65,7 @@ func keysOf(t *testing.T, arg string) string {
 // TestCapabilities: what a driver says is what CSI says.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	w.install("scratch")
 	w.config.Drivers["example.com/scratch"] = decide.Settings{SkipExpandVolume: true}
@@ -113,7 +113,7 @@ func TestObject(t *testing.T) {
 // target is not writable.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	// One that does not listen.
 	w.on("mount", `set -- "$1" "$2" "$(printf %s "$3" | sed 's/"ro"/"rw"/')"`)
@@ -136,7 +136,7 @@ func TestReadOnly(t *testing.T) {
 // TestReadOnlyAttach: what is attached to read is staged to read.
 func TestReadOnlyAttach(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	v.forward()
@@ -172,7 +172,7 @@ func TestGroup(t *testing.T) {
 	t.Parallel()
 	for name, mine := range map[string]bool{"host": true, "driver": false} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newBridged(t)
 			w.install("scratch")
 			// One that ignores the group.
 			w.on("mount", `set -- "$1" "$2" "$(printf %s "$3" | sed 's/"[a-zA-Z./]*[fF]sGroup":"[0-9]*"/"x":"y"/g')"`)
@@ -200,7 +200,7 @@ func TestGroup(t *testing.T) {
 // TestStats: the numbers are those of the mounted volume's filesystem.
 func TestStats(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", map[string]string{"size": "4Mi"})
 	stats := func() (*csipb.NodeGetVolumeStatsResponse, error) {
@@ -223,7 +223,7 @@ func TestExpand(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{"driver": "", "host": "unsupported"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newBridged(t)
 			w.install("lofs")
 			if script != "" {
 				w.on("expandfs", script)
@@ -262,7 +262,7 @@ func TestNothingIsLeftByAFailure(t *testing.T) {
 		"waitforattach": (*volumeOf).stage, "mountdevice": (*volumeOf).stage, "mount": (*volumeOf).publish,
 	} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
+			w := newBridged(t)
 			w.install("lofs")
 			v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 			w.ok(v.attach())
@@ -295,7 +295,7 @@ func TestNothingIsLeftByAFailure(t *testing.T) {
 // driver, and no other way of mounting it is tried.
 func TestDamagedFilesystem(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	w.on("mountdevice", "unsupported")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -320,7 +320,7 @@ func TestDamagedFilesystem(t *testing.T) {
 // TestSuccessWithoutAMount is a driver that unpacks into the directory.
 func TestSuccessWithoutAMount(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	w.on("mount", `mkdir -p "$2"; echo hello >"$2/f"; answer '{"status":"Success"}'; exit 0`)
 	w.on("unmount", `rm -f "$2/f"; answer '{"status":"Success"}'; exit 0`)
@@ -345,7 +345,7 @@ func TestSuccessWithoutAMount(t *testing.T) {
 // mounted in its name.
 func TestNothingSupported(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.write("scratch", "#!/bin/sh\n[ $1 = init ] && echo '{\"status\":\"Success\"}' && exit 0\necho '{\"status\":\"Not "+
 		"supported\"}'; exit 1\n")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
@@ -363,7 +363,7 @@ func TestNothingSupported(t *testing.T) {
 // TestTwoPods have the same volume on one node.
 func TestTwoPods(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	a := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	b := *a
@@ -385,7 +385,7 @@ func TestTwoPods(t *testing.T) {
 }
 
 // within gives a call a time to live.
-func within(t *testing.T, w *world, script string) context.Context {
+func within(t *testing.T, w *bridged, script string) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	t.Cleanup(cancel)
@@ -403,7 +403,7 @@ func within(t *testing.T, w *world, script string) context.Context {
 // joins that work, another one is refused, and the script runs once.
 func TestCallerLeaves(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	begun, proceed := filepath.Join(w.dir, "begun"), filepath.Join(w.dir, "go")
 	w.on("mount", ": >"+begun+"; while ! [ -e "+proceed+" ]; do sleep 0.02; done")

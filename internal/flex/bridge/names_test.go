@@ -14,7 +14,7 @@ import (
 )
 
 // attachedTo says whether a node has the volume of a name, as the driver sees it.
-func (w *world) attachedTo(name string) bool {
+func (w *bridged) attachedTo(name string) bool {
 	_, err := os.Stat(filepath.Join(w.dir, "pool/attached", name, nodeName))
 	return err == nil
 }
@@ -24,22 +24,22 @@ func (w *world) attachedTo(name string) bool {
 func TestSharedName(t *testing.T) {
 	t.Parallel()
 	options := map[string]string{"file": "data", "size": "32Mi"}
-	for what, pair := range map[string]func(w *world) (first, second *volumeOf){
-		"two PersistentVolumes": func(w *world) (*volumeOf, *volumeOf) {
+	for what, pair := range map[string]func(w *bridged) (first, second *volumeOf){
+		"two PersistentVolumes": func(w *bridged) (*volumeOf, *volumeOf) {
 			d := w.run(lofs)[0]
 			return w.volume(d, "pv-1", options), w.volume(d, "pv-2", options)
 		},
-		"two Pods": func(w *world) (*volumeOf, *volumeOf) {
+		"two Pods": func(w *bridged) (*volumeOf, *volumeOf) {
 			d := w.run(lofs)[0]
 			return w.inline(d, "1", options), w.inline(d, "2", options)
 		},
-		"a Pod and a PersistentVolume": func(w *world) (*volumeOf, *volumeOf) {
+		"a Pod and a PersistentVolume": func(w *bridged) (*volumeOf, *volumeOf) {
 			d := w.run(lofs)[0]
 			return w.inline(d, "1", options), w.volume(d, "pv-1", options)
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
+			w := newBridged(t)
 			w.install("lofs")
 			a, b := pair(w)
 			bring := func(v *volumeOf) {
@@ -79,7 +79,7 @@ func TestSharedName(t *testing.T) {
 // not detach the second.
 func TestNameOfAnother(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
 	live := w.volume(d, "pv-1", map[string]string{"file": "db", "size": "32Mi"})
@@ -99,7 +99,7 @@ func TestNameOfAnother(t *testing.T) {
 // TestSharedNameInARace: one Pod is deleted while another one is created.
 func TestSharedNameInARace(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
 	options := map[string]string{"file": "data", "size": "32Mi"}
@@ -128,7 +128,7 @@ func TestSharedNameInARace(t *testing.T) {
 // the arguments of a kubelet; and again, none.
 func TestMapping(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	w.install("scratch")
 	drivers := w.run(lofs, scratch)
@@ -177,7 +177,7 @@ mountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/pv-1 D
 // of that node.
 func TestOtherNode(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
 	w.called()
@@ -199,7 +199,7 @@ func TestOtherNode(t *testing.T) {
 // TestDetachedName: with `volumeName: pv` the driver is never called for a name.
 func TestDetachedName(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	w.config.Drivers["example.com/lofs"] = decide.Settings{VolumeName: decide.NameOfVolume}
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})

@@ -17,7 +17,7 @@ const nested = "nested.example.com"
 // nest installs a driver that mounts as one of sshfs and gocryptfs does: a small
 // tmpfs at the directory, and below that the back end and the view of it that
 // Pods are to use. What is not written there is lost.
-func (w *world) nest(script string) {
+func (w *bridged) nest(script string) {
 	w.Helper()
 	backend := filepath.Join(w.dir, "pool")
 	w.ok(os.MkdirAll(filepath.Join(backend, "view"), 0o700))
@@ -34,13 +34,13 @@ esac
 }
 
 // layers is what such a driver does in mount.
-func (w *world) layers() string {
+func (w *bridged) layers() string {
 	return `mount -t tmpfs -o size=64k small "$2"; mkdir "$2/cipher" "$2/data"
 mount --bind ` + w.dir + `/pool "$2/cipher"; mount --bind ` + w.dir + `/pool/view "$2/data"`
 }
 
 // inBackend wants a file of the back end to hold what was written to it.
-func (w *world) inBackend(name, want string) {
+func (w *bridged) inBackend(name, want string) {
 	w.Helper()
 	if got, err := os.ReadFile(filepath.Join(w.dir, "pool", name)); err != nil || string(got) != want {
 		w.Errorf("the back end's %s has %q, %v; want %q", name, got, err, want)
@@ -53,7 +53,7 @@ func TestMountsBelow(t *testing.T) {
 	t.Parallel()
 	for name, shared := range map[string]uintptr{"shared": unix.MS_SHARED, "private": unix.MS_PRIVATE} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newBridged(t)
 			w.ok(unix.Mount(w.dir, w.dir, "", unix.MS_BIND, ""))
 			t.Cleanup(func() { w.ok(unix.Unmount(w.dir, unix.MNT_DETACH)) })
 			w.ok(unix.Mount("", w.dir, "", shared, ""))
@@ -87,7 +87,7 @@ func TestMountsBelow(t *testing.T) {
 // itself, as that of sockets does that are made for each Pod.
 func TestMountsBelowOnly(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.nest(`mkdir -p "$2/data"; mount --bind ` + w.dir + `/pool/view "$2/data"`)
 	v := w.volume(w.run(nested)[0], "pv-1", nil)
 	w.ok(v.publish())
@@ -108,7 +108,7 @@ func TestMountsBelowOnly(t *testing.T) {
 // mounted again.
 func TestMountBelowIsGone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.nest(w.layers())
 	v := w.volume(w.run(nested)[0], "pv-1", nil)
 	w.ok(v.publish())
@@ -124,7 +124,7 @@ func TestMountBelowIsGone(t *testing.T) {
 // leaves it whole.
 func TestMountBelowInUse(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.nest(w.layers())
 	v := w.volume(w.run(nested)[0], "pv-1", nil)
 	w.ok(v.publish())

@@ -21,7 +21,7 @@ func TestSuite(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			csitest.Suite(t, func(t *testing.T) csitest.Target {
-				w := newWorld(t)
+				w := newBridged(t)
 				w.config.Drivers["example.com/"+c.name] = decide.Settings{Provision: true}
 				w.install(c.name)
 				w.run(c.driver)

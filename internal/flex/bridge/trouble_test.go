@@ -22,7 +22,7 @@ import (
 // its own records.
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	w.install("scratch")
 	drivers := w.run(lofs, scratch)
@@ -55,7 +55,7 @@ func TestRestart(t *testing.T) {
 // TestRecordsAreLost: what is mounted at the paths is unmounted all the same.
 func TestRecordsAreLost(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	v.forward()
@@ -69,7 +69,7 @@ func TestRecordsAreLost(t *testing.T) {
 // TestDamagedRecord is set aside, and nothing else suffers.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
 	w.ok(v.publish())
@@ -88,7 +88,7 @@ func TestDamagedRecord(t *testing.T) {
 // TestReboot: what a record of an earlier boot says is not believed.
 func TestReboot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	v.forward()
@@ -134,7 +134,7 @@ func TestDriverIsRemoved(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprint("restart ", restart), func(t *testing.T) {
-			w := newWorld(t)
+			w := newBridged(t)
 			w.install("lofs")
 			v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 			v.forward()
@@ -170,7 +170,7 @@ func TestDriverIsRemoved(t *testing.T) {
 // again when it is repaired.
 func TestDriverBreaks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
 	w.ok(v.publish())
@@ -197,7 +197,7 @@ func TestDriverBreaks(t *testing.T) {
 // that volume is detached as before, and new ones are mounted without attach.
 func TestDriverNoLongerAttaches(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	v.forward()
@@ -236,7 +236,7 @@ func TestDriverNoLongerAttaches(t *testing.T) {
 func inlineID(digit string) string { return "csi-" + strings.Repeat(digit, 64) }
 
 // inline returns a volume that a Pod names itself.
-func (w *world) inline(d *csi.Driver, digit string, options map[string]string) *volumeOf {
+func (w *bridged) inline(d *csi.Driver, digit string, options map[string]string) *volumeOf {
 	w.Helper()
 	v := w.volume(d, inlineID(digit), map[string]string{
 		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.namespace": "team-a",
@@ -255,7 +255,7 @@ func (w *world) inline(d *csi.Driver, digit string, options map[string]string) *
 // the same calls (F-028). Two of one name are two.
 func TestInlineAttachable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
 	a := w.inline(d, "1", map[string]string{"file": "a", "size": "32Mi"})
@@ -290,7 +290,7 @@ func TestInlineFailure(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"attach", "waitforattach", "mountdevice", "mount"} {
 		t.Run(op, func(t *testing.T) {
-			w := newWorld(t)
+			w := newBridged(t)
 			w.install("lofs")
 			v := w.inline(w.run(lofs)[0], "1", map[string]string{"file": "a", "size": "32Mi"})
 			w.on(op, `fail "no luck"`)
@@ -316,7 +316,7 @@ func TestInlineFailure(t *testing.T) {
 // administrator requests does.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	w.config.Policy = decide.Policy{
 		{Namespaces: []string{"team-a"}, Driver: "example.com/scratch", Options: map[string]string{"size": "[1-9]Mi"}},
@@ -353,7 +353,7 @@ func TestPolicy(t *testing.T) {
 // log, no error, however the driver shows them.
 func TestSecretsStayHidden(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
 	const plain, encoded = "s3cr3t $(touch /x) 'q'", "czNjcjN0ICQodG91Y2ggL3gpICdxJw=="
@@ -414,7 +414,7 @@ func TestSecretsStayHidden(t *testing.T) {
 // a path that is not one place, and no option speaks in the host's name.
 func TestHostileRequests(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
 	w.ok(os.Symlink(w.dir, filepath.Join(w.dir, "link")))
@@ -463,7 +463,7 @@ func TestHostileRequests(t *testing.T) {
 // TestSameDirectory: two targets that would have the same private directory.
 func TestSameDirectory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	d := w.run(scratch)[0]
 	a, b := w.volume(d, "pv-1", nil), w.volume(d, "pv-1", nil)
@@ -478,7 +478,7 @@ func TestSameDirectory(t *testing.T) {
 // TestOneBridge: two would take each other's mounts away.
 func TestOneBridge(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.run()
 	if _, err := Open(w.bridge.Options); err == nil || !strings.Contains(err.Error(), "another bridge") {
 		t.Error(err)

@@ -48,13 +48,13 @@ func installInTurn(dir string) error {
 
 // long writes a driver whose answer is at the end of a long script: half of it
 // would end with success and without an answer.
-func (w *world) long(version string) {
+func (w *pluginHost) long(version string) {
 	w.script(version, "#!/bin/sh\n# version "+version+"\n"+strings.Repeat("true "+version+"\n", 2000)+
 		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n# end "+version+"\n")
 }
 
 // installer starts an installer and returns how it is killed.
-func (w *world) installer() (kill func()) {
+func (w *pluginHost) installer() (kill func()) {
 	w.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), installerDir+"="+w.dir)
@@ -76,7 +76,7 @@ func (w *world) installer() (kill func()) {
 }
 
 // watch reports each step of an installer in the plugin directory.
-func (w *world) watch() *fsnotify.Watcher {
+func (w *pluginHost) watch() *fsnotify.Watcher {
 	w.Helper()
 	events, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -89,7 +89,7 @@ func (w *world) watch() *fsnotify.Watcher {
 }
 
 // wholeVersion says whether a version is one of the two, and complete.
-func (w *world) wholeVersion(path string) bool {
+func (w *pluginHost) wholeVersion(path string) bool {
 	w.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -102,7 +102,7 @@ func (w *world) wholeVersion(path string) bool {
 // TestKilledAtAnyMoment leaves one whole version, and an installer that puts the
 // rest in order (flex.md 3.3).
 func TestKilledAtAnyMoment(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	w.long("1")
 	w.long("2")
 	first := w.options(filepath.Join(w.dir, "1"))
@@ -127,7 +127,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 }
 
 // afterKill wants one whole version, and an installer to put the rest in order.
-func (w *world) afterKill() {
+func (w *pluginHost) afterKill() {
 	w.Helper()
 	if info, err := os.Stat(w.exe()); err != nil || info.Mode() != 0o755 || !w.wholeVersion(w.exe()) {
 		w.Fatalf("half a driver: version %q, %+v, %v", w.installed(), info, err)
@@ -158,18 +158,18 @@ func (w *world) afterKill() {
 func TestEveryStepOfRecovery(t *testing.T) {
 	for _, step := range []struct {
 		name            string
-		make            func(w *world, beside func(string) string)
+		make            func(w *pluginHost, beside func(string) string)
 		installed, prev string
 	}{
-		{"half a new one", func(w *world, beside func(string) string) {
+		{"half a new one", func(w *pluginHost, beside func(string) string) {
 			w.script(strings.TrimPrefix(beside("new"), w.dir), "#!/bin/s")
 		}, "2", "1"},
-		{"kept, not renamed", func(w *world, beside func(string) string) {
+		{"kept, not renamed", func(w *pluginHost, beside func(string) string) {
 			if err := os.Link(w.exe(), beside("keep")); err != nil {
 				w.Fatal(err)
 			}
 		}, "2", "1"},
-		{"renamed, not kept as previous", func(w *world, beside func(string) string) {
+		{"renamed, not kept as previous", func(w *pluginHost, beside func(string) string) {
 			if err := os.Link(w.exe(), beside("keep")); err != nil {
 				w.Fatal(err)
 			}
@@ -179,7 +179,7 @@ func TestEveryStepOfRecovery(t *testing.T) {
 		}, "3", "2"},
 	} {
 		t.Run(step.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPluginHost(t)
 			for _, version := range []string{"1", "2"} {
 				if _, err := w.change(w.options(w.driver(version))).install(t.Context()); err != nil {
 					t.Fatal(err)
@@ -203,7 +203,7 @@ func TestEveryStepOfRecovery(t *testing.T) {
 
 // TestFullDisk: a full disk leaves the installed version.
 func TestFullDisk(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	if err := os.MkdirAll(w.plugins, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestFullDisk(t *testing.T) {
 // TestInstalledWhileStarted: a process that starts the driver while it is installed in a
 // loop always gets a complete one (F-057).
 func TestInstalledWhileStarted(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	w.long("1")
 	w.long("2")
 	r, err := Install(t.Context(), w.options(filepath.Join(w.dir, "1")))

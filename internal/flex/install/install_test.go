@@ -14,30 +14,30 @@ import (
 	"volplane.dev/volplane/internal/workshop/finding"
 )
 
-// world is a plugin directory and drivers to put into it.
-type world struct {
+// pluginHost is a plugin directory and drivers to put into it.
+type pluginHost struct {
 	*testing.T
 	dir     string
 	plugins string
 	name    decide.Name
 }
 
-func newWorld(t *testing.T) *world {
+func newPluginHost(t *testing.T) *pluginHost {
 	t.Helper()
 	dir := t.TempDir()
-	return &world{T: t, dir: dir, plugins: filepath.Join(dir, "kubelet", "exec"), name: demo()}
+	return &pluginHost{T: t, dir: dir, plugins: filepath.Join(dir, "kubelet", "exec"), name: demo()}
 }
 
 func demo() decide.Name { return decide.Name{Vendor: "example.com", Driver: "demo"} }
 
 // driver writes a driver that says which version it is.
-func (w *world) driver(version string) string {
+func (w *pluginHost) driver(version string) string {
 	return w.script(version, "#!/bin/sh\n# version "+version+
 		"\n[ $1 = init ] || { echo '{\"status\":\"Not supported\"}'; exit 1; }\n"+
 		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n")
 }
 
-func (w *world) script(file, text string) string {
+func (w *pluginHost) script(file, text string) string {
 	w.Helper()
 	path := filepath.Join(w.dir, file)
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
@@ -46,12 +46,12 @@ func (w *world) script(file, text string) string {
 	return path
 }
 
-func (w *world) options(source string) Options {
+func (w *pluginHost) options(source string) Options {
 	return Options{Name: w.name.String(), Dir: w.plugins, Source: source}
 }
 
 // change is one by which a driver is installed, whether there is one or not.
-func (w *world) change(o Options) change {
+func (w *pluginHost) change(o Options) change {
 	w.Helper()
 	c, err := o.change()
 	if err != nil {
@@ -61,12 +61,12 @@ func (w *world) change(o Options) change {
 	return c
 }
 
-func (w *world) exe() string { return filepath.Join(w.plugins, w.name.Dir(), w.name.Driver) }
+func (w *pluginHost) exe() string { return filepath.Join(w.plugins, w.name.Dir(), w.name.Driver) }
 
 // installed returns the version in place.
-func (w *world) installed() string { return w.versionOf(w.exe()) }
+func (w *pluginHost) installed() string { return w.versionOf(w.exe()) }
 
-func (w *world) versionOf(path string) string {
+func (w *pluginHost) versionOf(path string) string {
 	w.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -78,7 +78,7 @@ func (w *world) versionOf(path string) string {
 }
 
 // names returns what is in the plugin directory.
-func (w *world) names() string {
+func (w *pluginHost) names() string {
 	w.Helper()
 	entries, err := os.ReadDir(w.plugins)
 	if err != nil {
@@ -91,7 +91,7 @@ func (w *world) names() string {
 	return strings.Join(all, " ")
 }
 
-func (w *world) want(deed string, r Report, err error) {
+func (w *pluginHost) want(deed string, r Report, err error) {
 	w.Helper()
 	if err != nil || r.Deed != deed {
 		w.Fatalf("deed %q, error %v; want %s", r.Deed, err, deed)
@@ -99,7 +99,7 @@ func (w *world) want(deed string, r Report, err error) {
 }
 
 func TestInstall(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	r, err := Install(t.Context(), w.options(w.driver("1")))
 	w.want(Installed, r, err)
 	if w.installed() != "1" || r.Path != w.exe() || len(r.Hash) != 16 || r.Capabilities == nil || r.Capabilities.Attach {
@@ -118,7 +118,7 @@ func TestInstall(t *testing.T) {
 }
 
 func TestUpgradeRollbackUninstall(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	r, err := Install(t.Context(), w.options(w.driver("1")))
 	w.want(Installed, r, err)
 
@@ -150,7 +150,7 @@ func TestUpgradeRollbackUninstall(t *testing.T) {
 
 // TestAbsent: what is not there cannot be changed, and nothing is made.
 func TestAbsent(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.driver("1"))
 	if _, err := Uninstall(t.Context(), o); !errors.Is(err, ErrAbsent) {
 		t.Error(err)
@@ -164,7 +164,7 @@ func TestAbsent(t *testing.T) {
 }
 
 func TestInstallWithoutVendor(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.driver("1"))
 	o.Name = "demo"
 	r, err := Install(t.Context(), o)
@@ -176,7 +176,7 @@ func TestInstallWithoutVendor(t *testing.T) {
 }
 
 func TestRollbackWithoutPrevious(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	r, err := Install(t.Context(), w.options(w.driver("1")))
 	w.want(Installed, r, err)
 	if _, err := Rollback(t.Context(), w.options("")); !errors.Is(err, ErrNoPrevious) {
@@ -187,7 +187,7 @@ func TestRollbackWithoutPrevious(t *testing.T) {
 // TestInstallPutsRightWhatIsWrong: a file with the same content but another mode does not
 // count as installed.
 func TestInstallPutsRightWhatIsWrong(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.driver("1"))
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
@@ -218,7 +218,7 @@ func TestInstallRefuses(t *testing.T) {
 		"elf":         "\x7fELF nothing more",
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPluginHost(t)
 			r, err := Install(t.Context(), w.options(w.driver("1")))
 			w.want(Installed, r, err)
 			r, err = Upgrade(t.Context(), w.options(w.script("bad", script)))
@@ -237,7 +237,7 @@ func TestInstallRefuses(t *testing.T) {
 
 // TestInstallRefusesHome: what others could change is started as root.
 func TestInstallRefusesHome(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	home := filepath.Dir(w.exe())
 	o := w.options(w.driver("1"))
 	if err := os.MkdirAll(home, 0o755); err != nil {
@@ -265,7 +265,7 @@ func TestInstallRefusesHome(t *testing.T) {
 
 // TestInstallWithoutTrying: a driver of another root is not started.
 func TestInstallWithoutTrying(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.script("theirs", "#!/usr/bin/nothing-like-this\n# version theirs\n"))
 	o.NoInit = true
 	r, err := Install(t.Context(), o)
@@ -281,7 +281,7 @@ func TestControlPlane(t *testing.T) {
 	const attaching = "#!/bin/sh\n[ $1 = init ] || { echo '{\"status\":\"Not supported\"}'; exit 1; }\n" +
 		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"
 	for host, want := range map[string]finding.Level{HostKubelet: finding.Warn, HostVolplane: finding.Pass} {
-		w := newWorld(t)
+		w := newPluginHost(t)
 		c := w.change(w.options(w.script("attaching", attaching)))
 		c.directory.Host = host
 		r, err := c.install(t.Context())
@@ -296,7 +296,7 @@ func TestControlPlane(t *testing.T) {
 // mounted, and only of a driver that may be started.
 func TestUnknownOperation(t *testing.T) {
 	for _, here := range []bool{true, false} {
-		w := newWorld(t)
+		w := newPluginHost(t)
 		o := w.options(w.script("calls", "#!/bin/sh\nprintf '%s|' \"$@\" >>"+w.dir+"/log\n"+
 			"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n"))
 		o.NoInit = !here
@@ -320,7 +320,7 @@ func TestInstallTellsTheCause(t *testing.T) {
 		"#!/usr/bin/env -S python9 -u\n":    "interpreter: its interpreter python9 is not on this host",
 		"\xef\xbb\xbf#!/bin/sh\n":           "format: a byte order mark is before its #!",
 	} {
-		w := newWorld(t)
+		w := newPluginHost(t)
 		r, err := Install(t.Context(), w.options(w.script("bad", script)))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", script, err, want)
@@ -334,7 +334,7 @@ func TestInstallTellsTheCause(t *testing.T) {
 }
 
 func TestForce(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.script("noisy", "#!/bin/sh\n# version noisy\necho warning >&2; echo '{\"status\":\"Success\"}'\n"))
 	o.Force = true
 	r, err := Install(t.Context(), o)
@@ -347,7 +347,7 @@ func TestForce(t *testing.T) {
 // TestLabel: what is installed has the SELinux label of the plugin directory,
 // whatever policy there is (F-060).
 func TestLabel(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	if err := os.MkdirAll(w.plugins, 0o755); err != nil {
 		t.Fatal(err)
 	}

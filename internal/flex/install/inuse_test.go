@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/workshop/finding"
 )
 
-func (w *world) mount(parts ...string) string {
+func (w *pluginHost) mount(parts ...string) string {
 	w.Helper()
 	dir := filepath.Join(append([]string{w.dir}, parts...)...)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -26,10 +26,10 @@ func (w *world) mount(parts ...string) string {
 	return dir
 }
 
-// newUsedWorld is one whose driver no other test on this machine mounts volumes
+// newUsedHost is one whose driver no other test on this machine mounts volumes
 // of: all that are mounted count.
-func newUsedWorld(t *testing.T) *world {
-	w := newWorld(t)
+func newUsedHost(t *testing.T) *pluginHost {
+	w := newPluginHost(t)
 	w.name.Vendor = fmt.Sprintf("p%d.example.com", os.Getpid())
 	return w
 }
@@ -38,7 +38,7 @@ func newUsedWorld(t *testing.T) *world {
 // keeps what unmounts it when it is forced (F-038, H16).
 func TestUninstallInUse(t *testing.T) {
 	for _, device := range []bool{false, true} {
-		w := newUsedWorld(t)
+		w := newUsedHost(t)
 		parts := []string{"pods", "8d2f", "volumes", w.name.Dir(), "data"}
 		if device {
 			parts = []string{"plugins", "kubernetes.io", "flexvolume", w.name.Vendor, "demo", "mounts", "pv1"}
@@ -66,7 +66,7 @@ func TestUninstallInUse(t *testing.T) {
 
 // TestUpgradeInUse: an upgrade in use is allowed; that the driver now attaches is reported.
 func TestUpgradeInUse(t *testing.T) {
-	w := newUsedWorld(t)
+	w := newUsedHost(t)
 	r, err := Install(t.Context(), w.options(w.driver("1")))
 	w.want(Installed, r, err)
 	w.mount("pods", "8d2f", "volumes", w.name.Dir(), "data")
@@ -94,7 +94,7 @@ func TestUpgradeInUse(t *testing.T) {
 
 // TestUninstallLeavesOthersFiles and says so.
 func TestUninstallLeavesOthersFiles(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	r, err := Install(t.Context(), w.options(w.driver("1")))
 	w.want(Installed, r, err)
 	other := filepath.Join(filepath.Dir(w.exe()), "notes")

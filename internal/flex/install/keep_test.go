@@ -12,7 +12,7 @@ import (
 
 // kept is a driver that Keep keeps installed.
 type kept struct {
-	*world
+	*pluginHost
 	done  <-chan Report
 	ended <-chan error
 	// last is the previous action.
@@ -43,14 +43,14 @@ func (k *kept) next(deed string) {
 
 // TestKeep: a driver that is removed or changed is restored, until the end (F-058).
 func TestKeep(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan Report, 10)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Keep(ctx, w.options(w.driver("1")), slog.New(slog.DiscardHandler), func(r Report) { done <- r })
 	}()
-	k := &kept{world: w, done: done, ended: ended}
+	k := &kept{pluginHost: w, done: done, ended: ended}
 	k.next(Installed)
 	for _, harm := range []struct {
 		do   func() error
@@ -79,7 +79,7 @@ func TestKeep(t *testing.T) {
 
 // TestKeepRefuses: Keep immediately refuses what can never be installed.
 func TestKeepRefuses(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	err := Keep(t.Context(), w.options(w.script("bad", "hello")), slog.New(slog.DiscardHandler), func(Report) {})
 	if !errors.Is(err, ErrRefused) {
 		t.Error(err)

@@ -10,7 +10,7 @@ import (
 )
 
 // tree writes a driver of several files, which says what its library says.
-func (w *world) tree(version string) string {
+func (w *pluginHost) tree(version string) string {
 	w.Helper()
 	dir := filepath.Join(w.dir, "tree-"+version)
 	err := errors.Join(
@@ -25,7 +25,7 @@ func (w *world) tree(version string) string {
 	return dir
 }
 
-func (w *world) answers() string {
+func (w *pluginHost) answers() string {
 	w.Helper()
 	out, err := exec.Command(w.exe(), "init").CombinedOutput()
 	if err != nil {
@@ -36,7 +36,7 @@ func (w *world) answers() string {
 	return version
 }
 
-func (w *world) payloads() int {
+func (w *pluginHost) payloads() int {
 	w.Helper()
 	all, err := filepath.Glob(filepath.Join(w.dir, "kubelet", "flex-payload", "*", "*"))
 	if err != nil {
@@ -48,7 +48,7 @@ func (w *world) payloads() int {
 // TestPayload: a driver of several files changes as a whole, and costs the host
 // one file.
 func TestPayload(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	for i, version := range []string{"1", "2", "3", "4"} {
 		o := w.options(w.tree(version))
 		r, err := w.change(o).install(t.Context())
@@ -71,7 +71,7 @@ func TestPayload(t *testing.T) {
 }
 
 // endPayload tries to install what is refused, and uninstalls version 4.
-func (w *world) endPayload() {
+func (w *pluginHost) endPayload() {
 	w.Helper()
 	if files, err := os.ReadDir(filepath.Dir(w.exe())); err != nil || len(files) != 1 {
 		w.Errorf("%d files in the driver's directory, %v", len(files), err)
@@ -112,7 +112,7 @@ func TestPayloadRefused(t *testing.T) {
 		}, "special file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPluginHost(t)
 			dir := w.tree("1")
 			if err := c.harm(dir); err != nil {
 				t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 
 // bridge runs a host over the plugin directory, which records its state below the
 // directory that is returned.
-func (w *world) bridge() (h *host.Host, root string) {
+func (w *pluginHost) bridge() (h *host.Host, root string) {
 	w.Helper()
 	root = w.TempDir()
 	h = &host.Host{Dir: w.plugins, StateDir: filepath.Join(root, "state"), Log: slog.New(slog.DiscardHandler)}
@@ -51,7 +51,7 @@ func told(t *testing.T, root string, want func(host.State) bool) {
 // TestVerify: a running bridge reports whether it has loaded what was installed; without
 // a running bridge, nothing can be verified.
 func TestVerify(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.driver("1"))
 	o.Force, o.RootDir = true, t.TempDir()
 	broken := w.script("bad", "#!/bin/sh\necho '{\"status\":\"Failure\",\"message\":\"no tool\"}'; exit 1\n")
@@ -89,7 +89,7 @@ func TestVerify(t *testing.T) {
 // TestUninstallHeld: a volume that is nowhere mounted is in use as well, if the
 // bridge says so.
 func TestUninstallHeld(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.driver("1"))
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)

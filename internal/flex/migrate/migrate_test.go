@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/decide/migrate"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,7 +29,7 @@ func pair(name string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim)
 func TestOtherVolumes(t *testing.T) {
 	pv, claim := pair("pv1")
 	pv.Spec.FlexVolume, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{Driver: "lofs.example.com", VolumeHandle: "h"}
-	m := &Migration{Client: fake.NewClientset(pv, claim)}
+	m := &Migration{Client: clientset.New(pv, claim)}
 	for _, name := range []string{"pv1", "pv-absent"} {
 		if p, err := m.Plan(t.Context(), name); err != nil || p.Step.Verb != migrate.Refuse {
 			t.Errorf("plan of %s: %+v, %v", name, p.Step, err)
@@ -64,7 +64,7 @@ func TestWrongJournal(t *testing.T) {
 func actWith(t *testing.T, change func(cm *corev1.ConfigMap)) {
 	t.Helper()
 	pv, claim := pair("pv1")
-	client := fake.NewClientset(claim)
+	client := clientset.New(claim)
 	m := &Migration{Client: client}
 	must := func(err error) {
 		if err != nil {
@@ -102,7 +102,7 @@ func actWith(t *testing.T, change func(cm *corev1.ConfigMap)) {
 
 // TestUnfinished finds what has no object now.
 func TestUnfinished(t *testing.T) {
-	m := &Migration{Client: fake.NewClientset()}
+	m := &Migration{Client: clientset.New()}
 	for name, j := range map[string]migrate.Journal{"pv-half": {}, "pv-done": {Done: true}, "pv-back": {Back: true}} {
 		j.Volume, j.Claim = pair(name)
 		if err := m.save(t.Context(), &j, ""); err != nil {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // Town is a cluster of many claims, two of which matter: data, which is bound, and
@@ -30,7 +32,7 @@ func Town() *fake.Clientset {
 	for _, name := range []string{"late", "data", "c1", "c2", "c3"} {
 		objects = append(objects, resident(name, driver)...)
 	}
-	return fake.NewClientset(objects...)
+	return clientset.New(objects...)
 }
 
 // resident returns a claim, and unless it is late, its volume, its Pod on node n1 and

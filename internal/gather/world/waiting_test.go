@@ -12,13 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/testkit/clientset"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -97,7 +97,7 @@ func TestHeartbeatsAreOfNodes(t *testing.T) {
 		lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Unix(int64(i), 0)))
 		all = append(all, lease)
 	}
-	caches, r := kube.NewCaches(fake.NewClientset(all...)), observe.New("")
+	caches, r := kube.NewCaches(clientset.New(all...)), observe.New("")
 	measureHeartbeats(r, caches)
 	if err := caches.Start(t.Context()); err != nil {
 		t.Fatal(err)

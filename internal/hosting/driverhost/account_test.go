@@ -20,7 +20,7 @@ type accounts struct {
 	fails  error
 }
 
-func (w *world) identify(_ context.Context, ns, name string) (Identity, error) {
+func (w *driverHost) identify(_ context.Context, ns, name string) (Identity, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := &w.accounts
@@ -35,7 +35,7 @@ func (w *world) identify(_ context.Context, ns, name string) (Identity, error) {
 }
 
 // sees returns a file of the account as the driver's process sees it.
-func (w *world) sees(file string) string {
+func (w *driverHost) sees(file string) string {
 	w.t.Helper()
 	pid := w.pids()[name]
 	target, err := os.Readlink(w.place())
@@ -53,7 +53,7 @@ func (w *world) sees(file string) string {
 // TestServiceAccount: only the program itself finds the files of its account at the usual place; they are
 // renewed, even for a program that was adopted, and are removed with the driver.
 func TestServiceAccount(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	w.accounts.valid = time.Hour
 	p := w.process("all", controller, node)
 	p.ServiceAccount = "storage/share"
@@ -104,18 +104,18 @@ func TestServiceAccount(t *testing.T) {
 func TestNoServiceAccount(t *testing.T) {
 	for _, c := range []struct {
 		what, want string
-		prepare    func(w *world) error
+		prepare    func(w *driverHost) error
 	}{
-		{"no such account", "service account storage/share of " + name + ": there is none", func(w *world) error {
+		{"no such account", "service account storage/share of " + name + ": there is none", func(w *driverHost) error {
 			w.accounts.fails = errors.New("there is none")
 			return nil
 		}},
-		{"a Pod", "ROOT/run/sa is there already, as in a Pod of Kubernetes", func(w *world) error {
+		{"a Pod", "ROOT/run/sa is there already, as in a Pod of Kubernetes", func(w *driverHost) error {
 			return os.MkdirAll(w.place(), 0o700)
 		}},
 		{
 			"a host that has joined", "may ask for tokens of Pods only: run the program on the host of the control plane",
-			func(w *world) error {
+			func(w *driverHost) error {
 				w.joined = true
 				w.end()
 				w.run()
@@ -124,7 +124,7 @@ func TestNoServiceAccount(t *testing.T) {
 		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			w := newWorld(t)
+			w := newDriverHost(t)
 			if err := c.prepare(w); err != nil {
 				t.Fatal(err)
 			}

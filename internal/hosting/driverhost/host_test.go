@@ -102,8 +102,8 @@ func serve(name, mode, endpoint string) error {
 	return server.Serve(l)
 }
 
-// world is a host with files about drivers.
-type world struct {
+// driverHost is a host with files about drivers.
+type driverHost struct {
 	t       *testing.T
 	root    string
 	files   driverfile.Dir
@@ -123,14 +123,14 @@ type world struct {
 
 const name = "d.example.com"
 
-func newWorld(t *testing.T) *world {
+func newDriverHost(t *testing.T) *driverHost {
 	t.Helper()
 	// The kernel limits the length of a socket's path.
 	root, err := os.MkdirTemp("/tmp", "dh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{
+	w := &driverHost{
 		t: t, root: root, files: driverfile.Dir(filepath.Join(root, "drivers.d")), secrets: map[string]string{},
 		changed: make(chan struct{}, 1),
 	}
@@ -147,7 +147,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // run runs a host until end.
-func (w *world) run() {
+func (w *driverHost) run() {
 	w.calls = csi.NewSet()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -173,7 +173,7 @@ func (w *world) run() {
 }
 
 // place is where programs look for the files of their account.
-func (w *world) place() string { return filepath.Join(w.root, "run", "sa") }
+func (w *driverHost) place() string { return filepath.Join(w.root, "run", "sa") }
 
 func executable(t *testing.T) string {
 	t.Helper()
@@ -184,7 +184,7 @@ func executable(t *testing.T) string {
 	return self
 }
 
-func (w *world) secret(_ context.Context, ns, name, key string) (string, error) {
+func (w *driverHost) secret(_ context.Context, ns, name, key string) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if v, ok := w.secrets[ns+"/"+name+"/"+key]; ok {
@@ -193,20 +193,20 @@ func (w *world) secret(_ context.Context, ns, name, key string) (string, error) 
 	return "", fmt.Errorf("the secret %w", ErrNoValue)
 }
 
-func (w *world) heard(_ context.Context, _ driverfile.Driver, d *csi.Driver) {
+func (w *driverHost) heard(_ context.Context, _ driverfile.Driver, d *csi.Driver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reached = append(w.reached, fmt.Sprintf("%s %s controller=%t", d.Name, d.Version, d.HasController))
 }
 
-func (w *world) failed(about string, err error) {
+func (w *driverHost) failed(about string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.said = append(w.said, strings.ReplaceAll(about+": "+err.Error(), w.root, "ROOT"))
 }
 
 // until waits until something is so.
-func (w *world) until(what string, is func() bool) {
+func (w *driverHost) until(what string, is func() bool) {
 	w.t.Helper()
 	tick, limit := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
 	defer tick.Stop()
@@ -222,13 +222,13 @@ func (w *world) until(what string, is func() bool) {
 }
 
 // tells waits until a failure with these words was reported.
-func (w *world) tells(words string) {
+func (w *driverHost) tells(words string) {
 	w.t.Helper()
 	w.until("told of "+words, func() bool { return w.told(words) > 0 })
 }
 
 // told returns how often a failure with these words was reported.
-func (w *world) told(words string) (n int) {
+func (w *driverHost) told(words string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.said {
@@ -240,7 +240,7 @@ func (w *world) told(words string) (n int) {
 }
 
 // pids returns the main processes of the programs that run.
-func (w *world) pids() map[string]int {
+func (w *driverHost) pids() map[string]int {
 	out := map[string]int{}
 	names, _ := supervise.Names(StateDir(w.root))
 	for _, n := range names {
@@ -251,17 +251,17 @@ func (w *world) pids() map[string]int {
 }
 
 // announced says whether the driver has a registration socket.
-func (w *world) announced() bool {
+func (w *driverHost) announced() bool {
 	_, err := os.Lstat(filepath.Join(w.root, "plugins_registry", name+"-reg.sock"))
 	return err == nil
 }
 
 // process returns a process of the driver that is started in a mode.
-func (w *world) process(mode string, roles ...driverfile.Role) driverfile.Process {
+func (w *driverHost) process(mode string, roles ...driverfile.Role) driverfile.Process {
 	return driverfile.Process{Roles: roles, Exec: []string{executable(w.t), "driver", name, mode}}
 }
 
-func (w *world) put(processes ...driverfile.Process) driverfile.Driver {
+func (w *driverHost) put(processes ...driverfile.Process) driverfile.Driver {
 	w.t.Helper()
 	d := driverfile.Driver{APIVersion: driverfile.APIVersion, Kind: driverfile.Kind, Name: name, Processes: processes}
 	if err := w.files.Put(d); err != nil {
@@ -278,7 +278,7 @@ const (
 // TestOneProcess: a driver is started, registered and reported; it outlives its host, is adopted, and ends when its
 // file is removed.
 func TestOneProcess(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	w.put(w.process("all", controller, node))
 	w.until("announced", w.announced)
 	w.until("reached", func() bool {
@@ -310,7 +310,7 @@ func TestOneProcess(t *testing.T) {
 
 // TestTwoProcesses: the controller is reached at its own socket, whenever that exists.
 func TestTwoProcesses(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	w.put(w.process("node", node), w.process("controller", controller))
 	w.until("announced", w.announced)
 	called := func() bool { d, ok := w.calls.Get(name); return ok && d.HasController }
@@ -334,7 +334,7 @@ func TestTwoProcesses(t *testing.T) {
 
 // TestSlowEnd: a program that takes long to end holds up its own driver, which must not run twice, and no other one.
 func TestSlowEnd(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	w.end()
 	w.grace = time.Hour
 	w.run()
@@ -376,26 +376,28 @@ func TestWrongProcesses(t *testing.T) {
 	for _, c := range []struct {
 		what, want string
 		announced  bool
-		processes  func(w *world) []driverfile.Process
+		processes  func(w *driverHost) []driverfile.Process
 	}{
-		{"another name", "calls itself other.example.com", false, func(w *world) []driverfile.Process {
+		{"another name", "calls itself other.example.com", false, func(w *driverHost) []driverfile.Process {
 			p := w.process("all", controller, node)
 			p.Exec[2] = "other.example.com"
 			return []driverfile.Process{p}
 		}},
 		{
 			"only half of it", "has none at ROOT/plugins/" + name + "/csi.sock: add the process that has it", true,
-			func(w *world) []driverfile.Process { return []driverfile.Process{w.process("node", controller, node)} },
+			func(w *driverHost) []driverfile.Process {
+				return []driverfile.Process{w.process("node", controller, node)}
+			},
 		},
 		{
 			"no controller where it is said to be", "has no controller at ROOT/plugins/" + name + "/controller.sock", true,
-			func(w *world) []driverfile.Process {
+			func(w *driverHost) []driverfile.Process {
 				return []driverfile.Process{w.process("node", node), w.process("node", controller)}
 			},
 		},
 		{
 			"no secret", "variable TOKEN of " + name + ": the secret does not exist", false,
-			func(w *world) []driverfile.Process {
+			func(w *driverHost) []driverfile.Process {
 				p := w.process("all", controller, node)
 				p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k"}}
 				return []driverfile.Process{p}
@@ -403,7 +405,7 @@ func TestWrongProcesses(t *testing.T) {
 		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			w := newWorld(t)
+			w := newDriverHost(t)
 			w.put(c.processes(w)...)
 			w.tells(c.want)
 			if c.announced {
@@ -423,7 +425,7 @@ func TestWrongProcesses(t *testing.T) {
 
 // TestBrokenFile: a file that becomes unusable is reported, and the driver that it described keeps running.
 func TestBrokenFile(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	d := w.put(w.process("all", controller, node))
 	w.until("announced", w.announced)
 	before := w.pids()[name]
@@ -445,7 +447,7 @@ func TestBrokenFile(t *testing.T) {
 // TestStaleSocket: a socket that a killed driver has left does not keep it from starting, and one at which another
 // process listens is not taken from it.
 func TestStaleSocket(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	socket := filepath.Join(PluginDir(w.root), name, "csi.sock")
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		t.Fatal(err)

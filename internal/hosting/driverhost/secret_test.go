@@ -12,7 +12,7 @@ import (
 
 // TestSecret: a driver is started as soon as the Secret that its file names exists.
 func TestSecret(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	p := w.process("all", controller, node)
 	p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k"}}
 	w.put(p)
@@ -33,7 +33,7 @@ func TestSecret(t *testing.T) {
 
 // TestOptionalSecret: a driver runs without a value that it can do without.
 func TestOptionalSecret(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	p := w.process("all", controller, node)
 	p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k", Optional: true}}
 	w.put(p)

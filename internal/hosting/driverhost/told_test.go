@@ -45,7 +45,7 @@ func TestTold(t *testing.T) {
 
 // TestNotReady: the answer of a controller that is not ready is reported, while the node process serves.
 func TestNotReady(t *testing.T) {
-	w := newWorld(t)
+	w := newDriverHost(t)
 	w.put(w.process("node", driverfile.RoleNode), w.process("unready", driverfile.RoleController))
 	w.until("announced", w.announced)
 	w.tells("its process " + name + "-controller is not ready: FailedPrecondition: no credentials")

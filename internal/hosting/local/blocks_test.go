@@ -19,12 +19,12 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// newWorldOn serves a driver whose pool is on a filesystem of its own until the test ends.
-func newWorldOn(t *testing.T, fsType string) *world {
+// newPoolDriverOn serves a driver whose pool is on a filesystem of its own until the test ends.
+func newPoolDriverOn(t *testing.T, fsType string) *poolDriver {
 	t.Helper()
 	dir := newDir(t)
 	image, at := filepath.Join(dir, "pool.img"), filepath.Join(dir, "fs")
-	w := &world{T: t, dir: dir, pool: filepath.Join(at, "pool")}
+	w := &poolDriver{T: t, dir: dir, pool: filepath.Join(at, "pool")}
 	w.ok(os.WriteFile(image, nil, 0o600))
 	w.ok(os.Truncate(image, 512*mib))
 	w.ok(os.Mkdir(at, 0o700))
@@ -51,7 +51,7 @@ func (d *disk) put(word string, at, length int64) {
 type stream[A csi.BlockAnswer] interface{ Recv() (A, error) }
 
 // blocksFrom reads a stream to its end, and returns its blocks in KiB.
-func blocksFrom[A csi.BlockAnswer, S stream[A]](w *world, from int64, most int32, s S, err error) string {
+func blocksFrom[A csi.BlockAnswer, S stream[A]](w *poolDriver, from int64, most int32, s S, err error) string {
 	w.Helper()
 	w.ok(err)
 	order := csi.NewBlockOrder(from, most)
@@ -71,7 +71,7 @@ func blocksFrom[A csi.BlockAnswer, S stream[A]](w *world, from int64, most int32
 	}
 }
 
-func (w *world) data(id string, from int64, most int32) string {
+func (w *poolDriver) data(id string, from int64, most int32) string {
 	w.Helper()
 	s, err := w.m.GetMetadataAllocated(w.Context(), &csipb.GetMetadataAllocatedRequest{
 		SnapshotId: id, StartingOffset: from, MaxResults: most,
@@ -79,7 +79,7 @@ func (w *world) data(id string, from int64, most int32) string {
 	return blocksFrom(w, from, most, s, err)
 }
 
-func (w *world) delta(base, target string, from int64, most int32) string {
+func (w *poolDriver) delta(base, target string, from int64, most int32) string {
 	w.Helper()
 	s, err := w.m.GetMetadataDelta(w.Context(), &csipb.GetMetadataDeltaRequest{
 		BaseSnapshotId: base, TargetSnapshotId: target, StartingOffset: from, MaxResults: most,
@@ -93,7 +93,7 @@ func TestBlocks(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"xfs", "btrfs", "ext4"} {
 		t.Run(fsType, func(t *testing.T) {
-			w := newWorldOn(t, fsType)
+			w := newPoolDriverOn(t, fsType)
 			v := w.create("v", 64*mib, "block", nil)
 			empty := w.snapshot("empty", v.id)
 			v.put("one.", 4*mib, mib)
@@ -152,7 +152,7 @@ func TestBlocks(t *testing.T) {
 }
 
 // refuseBlocks makes requests that must be refused.
-func (w *world) refuseBlocks(v *disk, snapshot string) {
+func (w *poolDriver) refuseBlocks(v *disk, snapshot string) {
 	w.Helper()
 	other := w.create("other", 16*mib, "block", nil)
 	foreign := w.snapshot("foreign", other.id)
@@ -183,7 +183,7 @@ func (w *world) refuseBlocks(v *disk, snapshot string) {
 // TestManyExtents: a file with more extents than are asked for at a time is compared whole.
 func TestManyExtents(t *testing.T) {
 	t.Parallel()
-	w := newWorldOn(t, "xfs")
+	w := newPoolDriverOn(t, "xfs")
 	v := w.create("v", 64*mib, "block", nil)
 	for i := range int64(2*extentsAtOnce + 10) {
 		v.put("x", i*64<<10, 4<<10)

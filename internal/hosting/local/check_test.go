@@ -27,7 +27,7 @@ func (d *disk) damage(request string) {
 func (d *disk) image() string { return filepath.Join(d.pool, "volumes", d.id, "disk.img") }
 
 // written returns a volume with a filesystem that holds "data" and is not in use.
-func (w *world) written() *disk {
+func (w *poolDriver) written() *disk {
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
 	d.write("data")
@@ -46,7 +46,7 @@ func (d *disk) sound() {
 // TestSmallDamage is mended when the volume is staged.
 func TestSmallDamage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.written()
 	d.damage("freei data")
 	d.use()
@@ -64,7 +64,7 @@ func TestSmallDamage(t *testing.T) {
 // has done what the error says.
 func TestBadDamage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
 	d.write("data")
@@ -115,7 +115,7 @@ func TestKilledCheck(t *testing.T) {
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", bin+":"+path)
 	p = run(t, dir, "node").serving("node")
-	d.world = p.world
+	d.poolDriver = p.poolDriver
 	p.ok(d.attach())
 	staged := make(chan error, 1)
 	go func() { staged <- d.stage() }()
@@ -124,7 +124,7 @@ func TestKilledCheck(t *testing.T) {
 	p.refused("stage by a driver that is killed", <-staged, codes.Unavailable)
 	t.Setenv("PATH", path)
 	p = run(t, dir, "node").serving("node")
-	d.world = p.world
+	d.poolDriver = p.poolDriver
 	p.ok(d.stage())
 	p.ok(d.publish(false))
 	p.ok(os.WriteFile(file("go"), nil, 0o600))
@@ -143,7 +143,7 @@ func TestKilledCheck(t *testing.T) {
 // mounted below it, and later all is well.
 func TestHeldDevice(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.written()
 	w.ok(d.attach())
 	device, err := new(mount.Loops).Attach(d.image(), false)

@@ -19,7 +19,7 @@ func TestSuite(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			csitest.Suite(t, func(t *testing.T) csitest.Target {
-				w := newWorld(t)
+				w := newPoolDriver(t)
 				t.Cleanup(w.empty)
 				return csitest.Target{
 					Socket: filepath.Join(w.dir, "csi.sock"), Dir: w.dir, FSType: fsType, Block: true, Bytes: smallest(fsType),
@@ -41,7 +41,7 @@ func TestCopies(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			size := smallest(fsType)
 			original := w.create("original", size, fsType, nil)
 			original.use()
@@ -82,7 +82,7 @@ func TestCopies(t *testing.T) {
 }
 
 // btrfsID reads the identity of the filesystem, in its superblock at 64 KiB.
-func (w *world) btrfsID(id string) string {
+func (w *poolDriver) btrfsID(id string) string {
 	w.Helper()
 	f, err := os.Open(filepath.Join(w.pool, "volumes", id, "disk.img"))
 	w.ok(err)
@@ -97,7 +97,7 @@ func (w *world) btrfsID(id string) string {
 // has synced it yet.
 func TestCopyOfOpenDevice(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 16*mib, "block", nil)
 	d.use()
 	f, err := os.OpenFile(d.target, os.O_WRONLY, 0)
@@ -120,7 +120,7 @@ func TestCopyOfResting(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			original := w.create("original", smallest(fsType), fsType, nil)
 			blank := w.create("blank", smallest(fsType), fsType, fromVolume(original.id))
 			blank.use()
@@ -143,7 +143,7 @@ func TestCopyOfResting(t *testing.T) {
 // TestCopySizes: larger than the source is well, smaller is not.
 func TestCopySizes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	original := w.create("original", 64*mib, "ext4", nil)
 	snapshot := w.snapshot("snapshot", original.id)
 	for name, source := range map[string]*csipb.VolumeContentSource{
@@ -172,7 +172,7 @@ func TestCopySizes(t *testing.T) {
 // TestDeleteInAnyOrder: copies share nothing that one could lose.
 func TestDeleteInAnyOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 0, 3, 2}, {2, 3, 0, 1}, {0, 2, 1, 3}} {
 		original := w.create("original", 32*mib, "block", nil)
 		original.use()
@@ -201,7 +201,7 @@ func TestDeleteInAnyOrder(t *testing.T) {
 // volume would leak.
 func TestAnswerOutlivesSource(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	original := w.create("original", 32*mib, "block", nil)
 	snapshot := w.snapshot("snapshot", original.id)
 	clone := w.create("clone", 32*mib, "block", fromVolume(original.id))
@@ -231,7 +231,7 @@ func TestAnswerOutlivesSource(t *testing.T) {
 // TestPlaceOfASnapshot: a snapshot can be used in the pool of its volume, and is taken in no other one.
 func TestPlaceOfASnapshot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	v, err := w.c.CreateVolume(t.Context(), request("original", 32*mib, "block"))
 	w.ok(err)
 	here := v.GetVolume().GetAccessibleTopology()[0]
@@ -253,7 +253,7 @@ func TestPlaceOfASnapshot(t *testing.T) {
 // was a raw volume, or is one whose beginning was destroyed.
 func TestDataIsNeverFormatted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("raw", 32*mib, "block", nil)
 	d.use()
 	d.write("data of a raw volume")

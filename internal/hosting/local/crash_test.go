@@ -40,7 +40,7 @@ func TestGarbage(t *testing.T) {
 		"image deleted":          {gone + "/": ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			make := func() {
 				for path, data := range files {
 					path = filepath.Join(w.pool, "volumes", path)
@@ -68,7 +68,7 @@ func TestGarbage(t *testing.T) {
 // the call that undoes it.
 func TestHalfDone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	image := filepath.Join(w.pool, "volumes", d.id, "disk.img")
 	attached := func() string {
@@ -120,16 +120,16 @@ func TestHalfDone(t *testing.T) {
 // creates it still runs.
 func TestUnfinishedFilesystem(t *testing.T) {
 	t.Parallel()
-	for name, left := range map[string]func(w *world, image string){
-		"nothing yet": func(*world, string) {},
-		"pieces": func(w *world, image string) {
+	for name, left := range map[string]func(w *poolDriver, image string){
+		"nothing yet": func(*poolDriver, string) {},
+		"pieces": func(w *poolDriver, image string) {
 			f, err := os.OpenFile(image, os.O_WRONLY, 0)
 			w.ok(err)
 			_, err = f.WriteAt(blob("pieces of a filesystem"), 5*mib)
 			w.ok(err)
 			w.ok(f.Close())
 		},
-		"all but its end": func(w *world, image string) {
+		"all but its end": func(w *poolDriver, image string) {
 			w.ok(exec.Command("mkfs.ext4", "-q", "-F", image).Run())
 			f, err := os.OpenFile(image, os.O_WRONLY, 0)
 			w.ok(err)
@@ -139,7 +139,7 @@ func TestUnfinishedFilesystem(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			d := w.create("v", 32*mib, "ext4", nil)
 			image := filepath.Join(w.pool, "volumes", d.id, "disk.img")
 			left(w, image)
@@ -173,7 +173,7 @@ func TestUnfinishedFilesystem(t *testing.T) {
 // whose filesystem was never finished is not taken for a piece of that.
 func TestBlockUseEndsFormatting(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 32*mib, "block", nil)
 	w.ok(os.WriteFile(filepath.Join(w.pool, "volumes", d.id, "formatting"), nil, 0o600))
 	d.use()
@@ -191,7 +191,7 @@ func TestBlockUseEndsFormatting(t *testing.T) {
 // another one is copying.
 func TestThaw(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
 	other := &pool{dir: w.pool}
@@ -219,7 +219,7 @@ func TestThaw(t *testing.T) {
 // also if that program never thaws it.
 func TestFrozenByOthers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
 	d.write("data")
@@ -237,7 +237,7 @@ func TestFrozenByOthers(t *testing.T) {
 // TestThawedDuringCopy: a copy during which another program has thawed the filesystem counts for nothing.
 func TestThawedDuringCopy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
 	w.ok(exec.Command("fsfreeze", "--freeze", d.target).Run())
@@ -263,7 +263,7 @@ func (d *disk) frozen() bool {
 
 // process is a driver of its own process for one node.
 type process struct {
-	*world
+	*poolDriver
 	cmd  *exec.Cmd
 	said *bytes.Buffer
 }
@@ -271,7 +271,7 @@ type process struct {
 // run starts a process over the pool below dir and does not wait for it.
 func run(t *testing.T, dir, node string, env ...string) *process {
 	t.Helper()
-	p := &process{world: &world{T: t, dir: dir, pool: filepath.Join(dir, "pool")}, said: &bytes.Buffer{}}
+	p := &process{poolDriver: &poolDriver{T: t, dir: dir, pool: filepath.Join(dir, "pool")}, said: &bytes.Buffer{}}
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), append(env, "LOCAL_DRIVER_TEST="+dir, "LOCAL_DRIVER_TEST_NODE="+node)...)
 	p.cmd.Stdout, p.cmd.Stderr = p.said, p.said
@@ -305,9 +305,9 @@ func (p *process) end(signal syscall.Signal) {
 // step is one call that a driver is killed in.
 type step struct {
 	name string
-	call func(w *world) error
+	call func(w *poolDriver) error
 	// after is what must be true when a driver serves again.
-	after func(w *world)
+	after func(w *poolDriver)
 }
 
 // TestKill kills drivers in the middle of each call that changes the pool. The next
@@ -320,42 +320,42 @@ func TestKill(t *testing.T) {
 	original.use()
 	original.write("data")
 	original.rest()
-	want := imageOf(p.world, volumes, original.id)
+	want := imageOf(p.poolDriver, volumes, original.id)
 	size := int64(32 * mib)
-	same := func(k kind, id string) func(w *world) {
-		return func(w *world) {
+	same := func(k kind, id string) func(w *poolDriver) {
+		return func(w *poolDriver) {
 			if _, err := os.Lstat(filepath.Join(w.pool, string(k), id)); err == nil && !bytes.Equal(imageOf(w, k, id), want) {
 				w.Errorf("%s is there, but not whole", id)
 			}
 		}
 	}
-	create := func(name string, source *csipb.VolumeContentSource) func(w *world) error {
-		return func(w *world) error {
+	create := func(name string, source *csipb.VolumeContentSource) func(w *poolDriver) error {
+		return func(w *poolDriver) error {
 			r := request(name, 32*mib, "block")
 			r.VolumeContentSource = source
 			_, err := w.c.CreateVolume(w.Context(), r)
 			return err
 		}
 	}
-	remove := func(id string) func(w *world) error { return func(w *world) error { return w.delete(id) } }
-	nothing := func(*world) {}
+	remove := func(id string) func(w *poolDriver) error { return func(w *poolDriver) error { return w.delete(id) } }
+	nothing := func(*poolDriver) {}
 	snapshot, clone, blank := snapshots.idOf("snapshot"), volumes.idOf("clone"), volumes.idOf("blank")
 	rounds := []step{
 		{"create", create("blank", nil), nothing},
-		{"snapshot", func(w *world) error {
+		{"snapshot", func(w *poolDriver) error {
 			_, err := w.c.CreateSnapshot(w.Context(),
 				&csipb.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: original.id})
 			return err
 		}, same(snapshots, snapshot)},
 		{"clone", create("clone", fromVolume(original.id)), same(volumes, clone)},
 		{"restore", create("restored", fromSnapshot(snapshot)), same(volumes, volumes.idOf("restored"))},
-		{"publish", func(w *world) error { return w.disk("blank", blank, "ext4").attach() }, nothing},
-		{"stage", func(w *world) error { return w.disk("blank", blank, "ext4").stage() }, nothing},
-		{"target", func(w *world) error { return w.disk("blank", blank, "ext4").publish(false) }, nothing},
-		{"unpublish target", func(w *world) error { return w.disk("blank", blank, "ext4").unpublish() }, nothing},
-		{"unstage", func(w *world) error { return w.disk("blank", blank, "ext4").unstage() }, nothing},
-		{"unpublish", func(w *world) error { return w.disk("blank", blank, "ext4").detach() }, nothing},
-		{"expand", func(w *world) error {
+		{"publish", func(w *poolDriver) error { return w.disk("blank", blank, "ext4").attach() }, nothing},
+		{"stage", func(w *poolDriver) error { return w.disk("blank", blank, "ext4").stage() }, nothing},
+		{"target", func(w *poolDriver) error { return w.disk("blank", blank, "ext4").publish(false) }, nothing},
+		{"unpublish target", func(w *poolDriver) error { return w.disk("blank", blank, "ext4").unpublish() }, nothing},
+		{"unstage", func(w *poolDriver) error { return w.disk("blank", blank, "ext4").unstage() }, nothing},
+		{"unpublish", func(w *poolDriver) error { return w.disk("blank", blank, "ext4").detach() }, nothing},
+		{"expand", func(w *poolDriver) error {
 			size += mib
 			_, err := w.c.ControllerExpandVolume(w.Context(),
 				&csipb.ControllerExpandVolumeRequest{VolumeId: blank, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
@@ -377,7 +377,7 @@ func TestKill(t *testing.T) {
 	if kills == 0 {
 		t.Error("no driver was killed before its answer")
 	}
-	if !bytes.Equal(imageOf(p.world, volumes, original.id), want) {
+	if !bytes.Equal(imageOf(p.poolDriver, volumes, original.id), want) {
 		t.Error("the original has changed")
 	}
 	p.ok(p.delete(original.id))
@@ -392,7 +392,7 @@ func (p *process) killedIn(s step, kills *int) *process {
 	// one, which comes when the call has ended.
 	p.dial(filepath.Join(p.dir, "node.sock"), grpc.WaitForReady(false))
 	began := time.AfterFunc(time.Duration(rand.Int64N(int64(20*time.Millisecond))), func() { _ = p.cmd.Process.Kill() })
-	err := s.call(p.world)
+	err := s.call(p.poolDriver)
 	began.Stop()
 	p.end(unix.SIGKILL)
 	if status.Code(err) == codes.Unavailable {
@@ -406,20 +406,20 @@ func (p *process) killedIn(s step, kills *int) *process {
 			p.Errorf("%s: left after a start: %v", s.name, left)
 		}
 	}
-	s.after(next.world)
+	s.after(next.poolDriver)
 	// A program that the killed driver has started may still run.
 	eventually(p.T, s.name+" again", func() bool {
-		err := s.call(next.world)
+		err := s.call(next.poolDriver)
 		if err != nil && status.Code(err) != codes.Aborted {
 			p.Fatalf("%s again: %v", s.name, err)
 		}
 		return err == nil
 	})
-	s.after(next.world)
+	s.after(next.poolDriver)
 	return next
 }
 
-func imageOf(w *world, k kind, id string) []byte {
+func imageOf(w *poolDriver, k kind, id string) []byte {
 	w.Helper()
 	data, err := os.ReadFile(filepath.Join(w.pool, string(k), id, "disk.img"))
 	w.ok(err)

@@ -14,41 +14,41 @@ import (
 // is followed, and other volumes are not affected.
 func TestDamage(t *testing.T) {
 	t.Parallel()
-	for name, damage := range map[string]func(w *world, dir, precious string){
-		"directory is a link": func(w *world, dir, precious string) {
+	for name, damage := range map[string]func(w *poolDriver, dir, precious string){
+		"directory is a link": func(w *poolDriver, dir, precious string) {
 			w.ok(os.Rename(dir, precious+"/moved"))
 			w.ok(os.Symlink(precious+"/moved", dir))
 		},
-		"image is a link": func(w *world, dir, precious string) {
+		"image is a link": func(w *poolDriver, dir, precious string) {
 			w.ok(os.Remove(dir + "/disk.img"))
 			w.ok(os.Symlink(precious+"/file", dir+"/disk.img"))
 		},
-		"image is missing": func(w *world, dir, _ string) { w.ok(os.Remove(dir + "/disk.img")) },
-		"image is a pipe": func(w *world, dir, _ string) {
+		"image is missing": func(w *poolDriver, dir, _ string) { w.ok(os.Remove(dir + "/disk.img")) },
+		"image is a pipe": func(w *poolDriver, dir, _ string) {
 			w.ok(os.Remove(dir + "/disk.img"))
 			w.ok(unix.Mkfifo(dir+"/disk.img", 0o600))
 		},
-		"record is a link": func(w *world, dir, precious string) {
+		"record is a link": func(w *poolDriver, dir, precious string) {
 			w.ok(os.Rename(dir+"/volume.json", precious+"/moved"))
 			w.ok(os.Symlink(precious+"/moved", dir+"/volume.json"))
 		},
-		"record is missing": func(w *world, dir, _ string) { w.ok(os.Remove(dir + "/volume.json")) },
-		"record is empty":   func(w *world, dir, _ string) { w.ok(os.Truncate(dir+"/volume.json", 0)) },
-		"record is a pipe": func(w *world, dir, _ string) {
+		"record is missing": func(w *poolDriver, dir, _ string) { w.ok(os.Remove(dir + "/volume.json")) },
+		"record is empty":   func(w *poolDriver, dir, _ string) { w.ok(os.Truncate(dir+"/volume.json", 0)) },
+		"record is a pipe": func(w *poolDriver, dir, _ string) {
 			w.ok(os.Remove(dir + "/volume.json"))
 			w.ok(unix.Mkfifo(dir+"/volume.json", 0o600))
 		},
-		"record of another": func(w *world, dir, _ string) {
+		"record of another": func(w *poolDriver, dir, _ string) {
 			w.ok(os.WriteFile(dir+"/volume.json", []byte(`{"id":"vol-0"}`), 0o600))
 		},
-		"node is a link": func(w *world, dir, precious string) { w.ok(os.Symlink(precious+"/file", dir+"/node")) },
-		"only the directory": func(w *world, dir, _ string) {
+		"node is a link": func(w *poolDriver, dir, precious string) { w.ok(os.Symlink(precious+"/file", dir+"/node")) },
+		"only the directory": func(w *poolDriver, dir, _ string) {
 			w.ok(os.Remove(dir + "/volume.json"))
 			w.ok(os.Remove(dir + "/disk.img"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			precious := filepath.Join(w.dir, "precious")
 			w.ok(os.Mkdir(precious, 0o700))
 			w.ok(os.WriteFile(precious+"/file", blob("precious"), 0o600))
@@ -87,7 +87,7 @@ func TestDamage(t *testing.T) {
 // TestSweepFollowsNoLink: garbage is what this driver has made.
 func TestSweepFollowsNoLink(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	precious := filepath.Join(w.dir, "precious")
 	w.ok(os.Mkdir(precious, 0o700))
 	w.ok(os.WriteFile(precious+"/disk.img", nil, 0o600))

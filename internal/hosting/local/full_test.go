@@ -18,16 +18,16 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// newSmallWorld serves a driver whose pool is on a disk of 64 MiB.
-func newSmallWorld(t *testing.T) *world {
+// newSmallPool serves a driver whose pool is on a disk of 64 MiB.
+func newSmallPool(t *testing.T) *poolDriver {
 	t.Helper()
-	return newKeptWorld(t, 0)
+	return newKeptPool(t, 0)
 }
 
-// newKeptWorld is the same, with space that is reserved for others.
-func newKeptWorld(t *testing.T, keep int64) *world {
+// newKeptPool is the same, with space that is reserved for others.
+func newKeptPool(t *testing.T, keep int64) *poolDriver {
 	t.Helper()
-	w := &world{T: t, dir: newDir(t), keep: keep}
+	w := &poolDriver{T: t, dir: newDir(t), keep: keep}
 	disk := filepath.Join(w.dir, "disk")
 	w.pool = filepath.Join(disk, "pool")
 	w.ok(os.Mkdir(disk, 0o700))
@@ -41,7 +41,7 @@ func newKeptWorld(t *testing.T, keep int64) *world {
 }
 
 // fillUp takes all space of the pool's disk, until free is called.
-func (w *world) fillUp() (free func()) {
+func (w *poolDriver) fillUp() (free func()) {
 	w.Helper()
 	path := filepath.Join(w.dir, "disk", "filler")
 	f, err := os.Create(path)
@@ -57,7 +57,7 @@ func (w *world) fillUp() (free func()) {
 	return func() { w.ok(os.Remove(path)) }
 }
 
-func (w *world) capacity(r *csipb.GetCapacityRequest) (available, largest int64) {
+func (w *poolDriver) capacity(r *csipb.GetCapacityRequest) (available, largest int64) {
 	w.Helper()
 	c, err := w.c.GetCapacity(w.Context(), r)
 	w.ok(err)
@@ -68,7 +68,7 @@ func (w *world) capacity(r *csipb.GetCapacityRequest) (available, largest int64)
 // that cannot be satisfied.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
-	w := newSmallWorld(t)
+	w := newSmallPool(t)
 	available, largest := w.capacity(&csipb.GetCapacityRequest{})
 	usage, err := mount.Stat(w.pool)
 	w.ok(err)
@@ -113,7 +113,7 @@ func TestCapacity(t *testing.T) {
 func TestKept(t *testing.T) {
 	t.Parallel()
 	const keep = 48 * mib
-	w := newKeptWorld(t, keep)
+	w := newKeptPool(t, keep)
 	usage, err := mount.Stat(w.pool)
 	w.ok(err)
 	if available, _ := w.capacity(&csipb.GetCapacityRequest{}); available != usage.Available-keep {
@@ -157,7 +157,7 @@ func TestKept(t *testing.T) {
 // there was of it gives its space back.
 func TestCopyDoesNotFit(t *testing.T) {
 	t.Parallel()
-	w := newSmallWorld(t)
+	w := newSmallPool(t)
 	d := w.create("v", 48*mib, "block", nil)
 	d.use()
 	f, err := os.OpenFile(d.target, os.O_WRONLY, 0)
@@ -201,7 +201,7 @@ func TestCopyDoesNotFit(t *testing.T) {
 // that frees space succeeds.
 func TestFullPool(t *testing.T) {
 	t.Parallel()
-	w := newSmallWorld(t)
+	w := newSmallPool(t)
 	used, fresh, more := w.create("used", 16*mib, "ext4", nil), w.create("fresh", 16*mib, "ext4", nil),
 		w.create("more", mib, "block", nil)
 	used.use()

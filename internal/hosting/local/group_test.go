@@ -19,19 +19,19 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-func (w *world) group(name string, ids ...string) (*csipb.VolumeGroupSnapshot, error) {
+func (w *poolDriver) group(name string, ids ...string) (*csipb.VolumeGroupSnapshot, error) {
 	r, err := w.g.CreateVolumeGroupSnapshot(w.Context(),
 		&csipb.CreateVolumeGroupSnapshotRequest{Name: name, SourceVolumeIds: ids})
 	return r.GetGroupSnapshot(), err
 }
 
-func (w *world) deleteGroup(id string, members ...string) error {
+func (w *poolDriver) deleteGroup(id string, members ...string) error {
 	_, err := w.g.DeleteVolumeGroupSnapshot(w.Context(),
 		&csipb.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
 	return err
 }
 
-func (w *world) getGroup(id string, members ...string) (*csipb.VolumeGroupSnapshot, error) {
+func (w *poolDriver) getGroup(id string, members ...string) (*csipb.VolumeGroupSnapshot, error) {
 	r, err := w.g.GetVolumeGroupSnapshot(w.Context(),
 		&csipb.GetVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
 	return r.GetGroupSnapshot(), err
@@ -49,7 +49,7 @@ func snapshotIDs(g *csipb.VolumeGroupSnapshot) []string {
 // like others, but go with the group only.
 func TestGroup(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	a, b := w.create("a", 32*mib, "ext4", nil), w.create("b", 16*mib, "block", nil)
 	fresh := w.create("fresh", 32*mib, "ext4", nil)
 	a.use()
@@ -97,7 +97,7 @@ func TestGroup(t *testing.T) {
 }
 
 // consists wants a group of so many snapshots, each of which is the same alone.
-func (w *world) consists(g *csipb.VolumeGroupSnapshot, snapshots int) {
+func (w *poolDriver) consists(g *csipb.VolumeGroupSnapshot, snapshots int) {
 	w.Helper()
 	if !g.GetReadyToUse() || len(g.GetSnapshots()) != snapshots || g.GetCreationTime() == nil {
 		w.Fatalf("group %v", g)
@@ -116,7 +116,7 @@ func (w *world) consists(g *csipb.VolumeGroupSnapshot, snapshots int) {
 // TestGroupRefused: what cannot be had of a group says why, and leaves nothing.
 func TestGroupRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	a, b, c := w.create("a", mib, "block", nil), w.create("b", mib, "block", nil), w.create("c", mib, "block", nil)
 	g, err := w.group("g", a.id, b.id)
 	w.ok(err)
@@ -177,7 +177,7 @@ func TestGroupRefused(t *testing.T) {
 // was frozen before that was known is thawed.
 func TestGroupOfRawDevice(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	a, raw := w.create("a", 32*mib, "ext4", nil), w.create("raw", mib, "block", nil)
 	a.use()
 	w.ok(raw.attach())
@@ -203,21 +203,24 @@ func TestGroupOfRawDevice(t *testing.T) {
 // TestGroupDamaged: a group of which a piece is missing is neither used nor deleted.
 func TestGroupDamaged(t *testing.T) {
 	t.Parallel()
-	for name, damage := range map[string]func(w *world, dir, member string){
-		"no record": func(w *world, dir, _ string) { w.ok(os.Remove(filepath.Join(dir, groupFile))) },
-		"empty record": func(w *world, dir, _ string) {
+	for name, damage := range map[string]func(w *poolDriver, dir, member string){
+		"no record": func(w *poolDriver, dir, _ string) { w.ok(os.Remove(filepath.Join(dir, groupFile))) },
+		"empty record": func(w *poolDriver, dir, _ string) {
 			w.ok(os.WriteFile(filepath.Join(dir, groupFile), []byte("{}"), 0o600))
 		},
-		"no member":       func(w *world, dir, member string) { w.ok(removeEntry(filepath.Join(dir, member))) },
-		"no image":        func(w *world, dir, member string) { w.ok(os.Remove(filepath.Join(dir, member, imageFile))) },
-		"not a directory": func(w *world, dir, _ string) { w.ok(removeGroupDir(dir)); w.ok(os.WriteFile(dir, nil, 0o600)) },
-		"member of others": func(w *world, dir, member string) {
+		"no member": func(w *poolDriver, dir, member string) { w.ok(removeEntry(filepath.Join(dir, member))) },
+		"no image":  func(w *poolDriver, dir, member string) { w.ok(os.Remove(filepath.Join(dir, member, imageFile))) },
+		"not a directory": func(w *poolDriver, dir, _ string) {
+			w.ok(removeGroupDir(dir))
+			w.ok(os.WriteFile(dir, nil, 0o600))
+		},
+		"member of others": func(w *poolDriver, dir, member string) {
 			path := filepath.Join(dir, member, recordFile)
 			w.ok(os.WriteFile(path, []byte(fmt.Sprintf(`{"id":%q,"source":"vol-x"}`, member)), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			a, b := w.create("a", mib, "block", nil), w.create("b", mib, "block", nil)
 			g, err := w.group("g", a.id, b.id)
 			w.ok(err)
@@ -240,7 +243,7 @@ func TestGroupDamaged(t *testing.T) {
 // TestGroupLocks: a group does not wait forever for a lock, and a volume cannot be changed while it is copied.
 func TestGroupLocks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	a, b := w.create("a", mib, "block", nil), w.create("b", mib, "block", nil)
 	g, err := w.group("g", a.id, b.id)
 	w.ok(err)
@@ -282,7 +285,7 @@ func TestGroupLocks(t *testing.T) {
 // starts, unless another driver is at work on it.
 func TestGroupGarbage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	member := memberOf(groups.idOf("g"), "vol-x")
 	for name, files := range map[string]map[string]string{
 		"directory made": {".new-1/": ""},
@@ -323,7 +326,7 @@ func TestGroupGarbage(t *testing.T) {
 // TestThawOfHidden: a thaw reaches the filesystem also when something else is mounted over its path by then.
 func TestThawOfHidden(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
 	thaw, err := mount.Freeze(d.target)
@@ -341,7 +344,7 @@ func TestThawOfHidden(t *testing.T) {
 // TestGroupGivenUp: a caller that has stopped waiting gets no group, and nothing stays frozen.
 func TestGroupGivenUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	a := w.create("a", 32*mib, "ext4", nil)
 	a.use()
 	for i := range 20 {

@@ -12,7 +12,7 @@ func TestGrowReadOnly(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			size := smallest(fsType)
 			d := w.create("v", size, fsType, nil)
 			w.ok(d.attach())

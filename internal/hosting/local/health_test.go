@@ -40,7 +40,7 @@ func (d *disk) healthIs(what, want string) {
 // the image is back.
 func TestVolumeHealth(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", smallest("ext4"), "ext4", nil)
 	image := filepath.Join(w.pool, "volumes", d.id, "disk.img")
 	d.healthIs("not mounted", "")
@@ -65,7 +65,7 @@ func TestVolumeHealth(t *testing.T) {
 // TestFilesystemErrors: an error that the kernel has found in the filesystem is reported until it is repaired.
 func TestFilesystemErrors(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", smallest("ext4"), "ext4", nil)
 	d.use()
 	at, _, err := mount.At(d.staging)
@@ -85,7 +85,7 @@ func TestFilesystemErrors(t *testing.T) {
 // TestStorageHealth: a pool that is gone, or was replaced by another one, is reported.
 func TestStorageHealth(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	want := func(what, want string) {
 		t.Helper()
 		r, err := w.n.NodeGetStorageHealth(t.Context(), &csipb.NodeGetStorageHealthRequest{})

@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// tree lists everything below the world's directory, with the kind of each.
-func (w *world) tree() []string {
+// tree lists everything below the driver's directory, with the kind of each.
+func (w *poolDriver) tree() []string {
 	w.Helper()
 	var out []string
 	w.ok(filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
@@ -30,7 +30,7 @@ func (w *world) tree() []string {
 }
 
 // unchanged checks that nothing was created or removed since before.
-func (w *world) unchanged(before []string) {
+func (w *poolDriver) unchanged(before []string) {
 	w.Helper()
 	if diff := cmp.Diff(before, w.tree()); diff != "" {
 		w.Errorf("what is left (+) or gone (-):\n%s", diff)
@@ -51,7 +51,7 @@ func hostileNames() []string {
 // TestHostileNames: a name is never a path.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	before := w.tree()
 	for _, name := range []string{"", strings.Repeat("n", 129), strings.Repeat("n", 10<<10)} {
 		_, err := w.c.CreateVolume(t.Context(), request(name, mib, "block"))
@@ -78,7 +78,7 @@ func TestHostileNames(t *testing.T) {
 }
 
 // calls are all calls with an id, and how each answers an invalid one.
-func (w *world) calls(id string) map[string]error {
+func (w *poolDriver) calls(id string) map[string]error {
 	ctx, volume, block := w.Context(), w.disk("hostile", id, "block"), capability("block")
 	_, expand := w.c.ControllerExpandVolume(ctx,
 		&csipb.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: &csipb.CapacityRange{RequiredBytes: mib}})
@@ -103,7 +103,7 @@ func (w *world) calls(id string) map[string]error {
 // TestHostileIDs: an id that this driver has not given is that of nothing.
 func TestHostileIDs(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	outside := filepath.Join(w.dir, "vol-"+strings.Repeat("1", 32))
 	w.ok(os.Mkdir(outside, 0o700))
 	w.ok(os.WriteFile(filepath.Join(outside, "disk.img"), blob("precious"), 0o600))
@@ -135,7 +135,7 @@ func TestHostileIDs(t *testing.T) {
 // TestHostileNodes: only nodes that a driver has served can have a volume.
 func TestHostileNodes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", mib, "block", nil)
 	before := w.tree()
 	for _, node := range append(hostileNames(), strings.Repeat("n", 10<<10), "../nodes/"+digest("node"), digest("node")) {
@@ -153,7 +153,7 @@ func TestHostileNodes(t *testing.T) {
 // TestSizes: every size is provided, or refused for good, with nothing left.
 func TestSizes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	before := w.tree()
 	const exbi = 1 << 60
 	for i, c := range []struct {
@@ -206,7 +206,7 @@ func TestSizes(t *testing.T) {
 // TestExpandSizes: the same for growing, which leaves the volume as it was.
 func TestExpandSizes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 4*mib, "block", nil)
 	for _, c := range []struct {
 		required, limit int64
@@ -240,7 +240,7 @@ func TestExpandSizes(t *testing.T) {
 // TestWhatIsNotKnown: types, modes, parameters and pools.
 func TestWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	before := w.tree()
 	for name, c := range map[string]struct {
 		change func(r *csipb.CreateVolumeRequest)
@@ -300,7 +300,7 @@ func TestWhatIsNotKnown(t *testing.T) {
 // that is not one place.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	elsewhere := filepath.Join(w.dir, "elsewhere")
 	w.ok(os.Mkdir(elsewhere, 0o700))
 	w.ok(os.Symlink(elsewhere, filepath.Join(w.dir, "link")))
@@ -351,7 +351,7 @@ func TestHostilePaths(t *testing.T) {
 // it.
 func TestStrangersStayMounted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	a, b, c := w.create("a", 16*mib, "ext4", nil), w.create("b", 16*mib, "ext4", nil), w.create("c", 16*mib, "block", nil)
 	for _, d := range []*disk{a, b, c} {
 		d.use()

@@ -12,14 +12,14 @@ import (
 )
 
 // allocated returns how many bytes of a volume's image are on the disk.
-func (w *world) allocated(id string) int64 {
+func (w *poolDriver) allocated(id string) int64 {
 	w.Helper()
 	var info unix.Stat_t
 	w.ok(unix.Stat((&pool{dir: w.pool}).image(volumes, id), &info))
 	return info.Blocks * 512
 }
 
-func (w *world) modify(id string, attributes map[string]string) codes.Code {
+func (w *poolDriver) modify(id string, attributes map[string]string) codes.Code {
 	w.Helper()
 	_, err := w.c.ControllerModifyVolume(w.Context(), &csipb.ControllerModifyVolumeRequest{
 		VolumeId: id, MutableParameters: attributes,
@@ -28,7 +28,7 @@ func (w *world) modify(id string, attributes map[string]string) codes.Code {
 }
 
 // trim has the filesystem of a volume give back what it does not use.
-func (w *world) trim(d *disk) {
+func (w *poolDriver) trim(d *disk) {
 	w.Helper()
 	before := w.allocated(d.id)
 	out, err := exec.CommandContext(w.Context(), "fstrim", d.target).CombinedOutput()
@@ -40,7 +40,7 @@ func (w *world) trim(d *disk) {
 // TestPreallocation: a volume gets all of its space, also when it grows or the call is repeated, and its data stays.
 func TestPreallocation(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	all, none := map[string]string{"preallocate": "true"}, map[string]string{"preallocate": "false"}
 	d := w.create("sparse", 32*mib, "ext4", nil)
 	d.use()
@@ -91,7 +91,7 @@ func TestPreallocation(t *testing.T) {
 // TestPreallocationIsRefused: what cannot be is said, and leaves the volume as it is.
 func TestPreallocationIsRefused(t *testing.T) {
 	t.Parallel()
-	w := newKeptWorld(t, 16*mib)
+	w := newKeptPool(t, 16*mib)
 	d := w.create("d", 60*mib, "block", nil)
 	all := map[string]string{"preallocate": "true"}
 	for _, c := range []struct {

@@ -38,7 +38,7 @@ func insist(call func() error) error {
 }
 
 // together makes eight concurrent calls, and then one more.
-func (w *world) together(what string, call func() error) {
+func (w *poolDriver) together(what string, call func() error) {
 	w.Helper()
 	var g sync.WaitGroup
 	for range 8 {
@@ -59,7 +59,7 @@ func TestTogether(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			size := smallest(fsType)
 			d := w.disk("v", volumes.idOf("v"), fsType)
 			d.createTogether("v", nil)
@@ -135,7 +135,7 @@ func (d *disk) expandTogether(size int64) {
 // copied.
 func TestCopiesTogether(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 64*mib, "ext4", nil)
 	d.use()
 	d.write("data")
@@ -221,7 +221,7 @@ func TestGrow(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			size := smallest(fsType)
 			d := w.create("v", size, fsType, nil)
 			d.use()
@@ -274,7 +274,7 @@ func (d *disk) nodeExpandAgain(fsType string) error {
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"ext4", "block"} {
-		w := newWorld(t)
+		w := newPoolDriver(t)
 		d := w.create("v", 16*mib, fsType, nil)
 		d.use()
 		d.write("data")
@@ -307,7 +307,7 @@ func TestReadOnly(t *testing.T) {
 func TestWriteProtectionOfAnEarlierUser(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"ext4", "block"} {
-		w := newWorld(t)
+		w := newPoolDriver(t)
 		d := w.create("v", 16*mib, fsType, nil)
 		device, err := new(mount.Loops).Attach(d.image(), false)
 		w.ok(err)
@@ -352,7 +352,7 @@ func (d *disk) refusesWrites() {
 // it out on a host without SELinux.
 func TestLabel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", smallest("ext4"), "ext4", nil)
 	w.ok(d.attach())
 	w.ok(d.stage("noatime", `context="system_u:object_r:container_file_t:s0:c1,c2"`))
@@ -367,7 +367,7 @@ func TestLabel(t *testing.T) {
 func TestMountOptions(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
-		w := newWorld(t)
+		w := newPoolDriver(t)
 		d := w.create("v", smallest(fsType), fsType, nil)
 		d.use()
 		d.write("data")
@@ -390,7 +390,7 @@ func TestMountOptions(t *testing.T) {
 // TestOutOfOrder: what comes too early is refused, and changes nothing.
 func TestOutOfOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	for _, fsType := range []string{"ext4", "block"} {
 		d := w.create("v", 16*mib, fsType, nil)
 		w.refused("stage before publish", d.stage(), codes.FailedPrecondition, d.id, "publish it there first")
@@ -415,7 +415,7 @@ func TestOutOfOrder(t *testing.T) {
 // gets it again.
 func TestOpenDevice(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 16*mib, "block", nil)
 	d.use()
 	w.ok(d.unpublish())
@@ -452,7 +452,7 @@ func TestOpenDevice(t *testing.T) {
 // TestHeldVolume: an operation that finds another one at work comes again.
 func TestHeldVolume(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.create("v", 16*mib, "block", nil)
 	p := &pool{dir: w.pool}
 	_, release, err := p.hold(t.Context(), volumes, d.id, unix.LOCK_EX, holdLimit)

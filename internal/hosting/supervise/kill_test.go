@@ -63,7 +63,7 @@ func supervisor(args []string) int {
 
 // superviseUntil has a process do something until its step number n, before which it is killed. It returns the name of
 // that step, or "" if there are fewer.
-func (w *world) superviseUntil(n int, generation, deed string) string {
+func (w *supervised) superviseUntil(n int, generation, deed string) string {
 	w.Helper()
 	cmd := exec.CommandContext(w.Context(), self(w), "supervisor", strconv.Itoa(n), w.dir, w.name(), generation, deed)
 	var errors strings.Builder
@@ -84,11 +84,11 @@ func killed(cmd *exec.Cmd) bool {
 // it is asked to stop it.
 func TestKilledAtEachStep(t *testing.T) {
 	t.Parallel()
-	program, daemon := (*world).program, (*world).daemon
+	program, daemon := (*supervised).program, (*supervised).daemon
 	for name, c := range map[string]struct {
-		what func(*world) Program
+		what func(*supervised) Program
 		// before is what was done earlier, generation what the killed supervisor wants, deed what it does.
-		before           func(*world)
+		before           func(*supervised)
 		generation, deed string
 		steps            []string
 	}{
@@ -96,14 +96,14 @@ func TestKilledAtEachStep(t *testing.T) {
 			"write first record", "make cgroup", "start gate", "enter cgroup", "write record", "say the word",
 			"hear of failure",
 		}},
-		"start after a crash": {what: program, deed: "program", before: func(w *world) {
+		"start after a crash": {what: program, deed: "program", before: func(w *supervised) {
 			w.startAndLeave(w.program())
 			crash(w, w.record().PID)
 		}, steps: []string{
 			"write first record", "make cgroup", "start gate", "enter cgroup", "write record", "say the word",
 			"hear of failure",
 		}},
-		"replace": {what: program, generation: "2", deed: "program", before: func(w *world) {
+		"replace": {what: program, generation: "2", deed: "program", before: func(w *supervised) {
 			w.startAndLeave(w.program())
 		}, steps: []string{
 			"write that it ends", "ask to end", "write first record", "make cgroup", "start gate", "enter cgroup",
@@ -113,12 +113,12 @@ func TestKilledAtEachStep(t *testing.T) {
 			"write first record", "make cgroup", "start gate", "enter cgroup", "write record", "say the word",
 			"hear of failure", "main process has ended",
 		}},
-		"stop": {what: program, deed: "stop", before: func(w *world) {
+		"stop": {what: program, deed: "stop", before: func(w *supervised) {
 			w.startAndLeave(w.program())
 		}, steps: []string{
 			"write that it ends", "ask to end", "kill the rest", "remove cgroup", "remove files", "remove record",
 		}},
-		"stop a daemon": {what: daemon, deed: "stop", before: func(w *world) {
+		"stop a daemon": {what: daemon, deed: "stop", before: func(w *supervised) {
 			w.startAndLeave(w.daemon())
 		}, steps: []string{"ask to end", "kill the rest", "remove cgroup", "remove files", "remove record"}},
 	} {
@@ -139,10 +139,12 @@ func TestKilledAtEachStep(t *testing.T) {
 }
 
 // killedAt plays a case with a supervisor that is killed before its step n, and returns that step.
-func killedAt(t *testing.T, n int, before func(*world), what func(*world) Program, generation, deed string) string {
+func killedAt(
+	t *testing.T, n int, before func(*supervised), what func(*supervised) Program, generation, deed string,
+) string {
 	step := ""
 	t.Run(strconv.Itoa(n), func(t *testing.T) {
-		w := newWorld(t)
+		w := newSupervised(t)
 		if before != nil {
 			before(w)
 		}
@@ -152,7 +154,7 @@ func killedAt(t *testing.T, n int, before func(*world), what func(*world) Progra
 		step = w.superviseUntil(n, generation, deed)
 		w.open(w.s.Options)
 		if deed == "stop" {
-			return // the end of the world stops it, too
+			return // the end of the test stops it, too
 		}
 		w.records = nil
 		p := what(w)
@@ -173,7 +175,7 @@ func killedAt(t *testing.T, n int, before func(*world), what func(*world) Progra
 }
 
 // startAndLeave starts a program and leaves it without a supervisor.
-func (w *world) startAndLeave(p Program) {
+func (w *supervised) startAndLeave(p Program) {
 	w.Helper()
 	w.run(p)
 	w.hears(1)
@@ -182,7 +184,7 @@ func (w *world) startAndLeave(p Program) {
 }
 
 // crash kills a process, and waits until it is gone.
-func crash(w *world, pid int) {
+func crash(w *supervised, pid int) {
 	w.Helper()
 	p, err := openProcess(pid, 0)
 	if err != nil {
@@ -198,7 +200,7 @@ func crash(w *world, pid int) {
 }
 
 // programs returns the processes that are the test's program.
-func (w *world) programs() []int {
+func (w *supervised) programs() []int {
 	var pids []int
 	for _, line := range w.processesOfTest() {
 		if strings.HasSuffix(strings.TrimSpace(line), "program "+w.dir) {

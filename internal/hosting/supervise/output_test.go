@@ -17,7 +17,7 @@ import (
 func TestOutputIsBounded(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 10
-	w := newWorld(t, func(o *Options) { o.keptOutput = most })
+	w := newSupervised(t, func(o *Options) { o.keptOutput = most })
 	log := outputPath(w.s.Dir, w.name())
 	size := func(path string) int64 {
 		st, err := os.Stat(path)
@@ -121,7 +121,7 @@ func TestLastLine(t *testing.T) {
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse-battery"
-	w := newWorld(t)
+	w := newSupervised(t)
 	p := w.script(`echo "password $PASSWORD"; exit 1`)
 	p.Env = append(p.Env, "PASSWORD="+secret)
 	w.run(p)

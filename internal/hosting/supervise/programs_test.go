@@ -81,8 +81,8 @@ func say(dir, line string) {
 	}
 }
 
-// world is a supervisor and a directory in which its programs say what they do.
-type world struct {
+// supervised is a supervisor and a directory in which its programs say what they do.
+type supervised struct {
 	*testing.T
 	s   *Supervisor
 	dir string
@@ -128,9 +128,9 @@ func options(t testing.TB, dir string) Options {
 	}
 }
 
-func newWorld(t *testing.T, change ...func(*Options)) *world {
+func newSupervised(t *testing.T, change ...func(*Options)) *supervised {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir(), log: &safeBuffer{}}
+	w := &supervised{T: t, dir: t.TempDir(), log: &safeBuffer{}}
 	o := options(t, w.dir)
 	o.Log = slog.New(slog.NewTextHandler(w.log, nil))
 	for _, c := range change {
@@ -158,7 +158,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	return w
 }
 
-func (w *world) open(o Options) {
+func (w *supervised) open(o Options) {
 	w.Helper()
 	s, err := Open(w.Context(), o)
 	if err != nil {
@@ -167,21 +167,21 @@ func (w *world) open(o Options) {
 	w.s = s
 }
 
-// name is the name of the world's program.
-func (w *world) name() string { return "driver.example.com-node" }
+// name is the name of the program that is supervised.
+func (w *supervised) name() string { return "driver.example.com-node" }
 
 // program returns the test's program, that says when it starts.
-func (w *world) program() Program {
+func (w *supervised) program() Program {
 	return Program{Name: w.name(), Argv: []string{self(w), "program", w.dir}}
 }
 
 // daemon returns a program that becomes a daemon.
-func (w *world) daemon() Program {
+func (w *supervised) daemon() Program {
 	return Program{Name: w.name(), Argv: []string{self(w), "daemon", w.dir}}
 }
 
 // script returns a program that is a shell script.
-func (w *world) script(text string) Program {
+func (w *supervised) script(text string) Program {
 	w.Helper()
 	path := filepath.Join(w.dir, "script")
 	if err := os.WriteFile(path, []byte("#!/bin/sh\ncd "+w.dir+"\n"+text), 0o700); err != nil {
@@ -191,7 +191,7 @@ func (w *world) script(text string) Program {
 }
 
 // run runs a program until halt, or until the test ends.
-func (w *world) run(p Program) {
+func (w *supervised) run(p Program) {
 	w.Helper()
 	w.halt()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -207,7 +207,7 @@ func (w *world) run(p Program) {
 }
 
 // halt ends the Run, and leaves the program.
-func (w *world) halt() {
+func (w *supervised) halt() {
 	w.Helper()
 	if w.end == nil {
 		return
@@ -219,7 +219,7 @@ func (w *world) halt() {
 }
 
 // record returns the last record that was reported.
-func (w *world) record() Record {
+func (w *supervised) record() Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.records) == 0 {
@@ -229,7 +229,7 @@ func (w *world) record() Record {
 }
 
 // until waits until the last record is as it must be, and returns it.
-func (w *world) until(what string, is func(Record) bool) Record {
+func (w *supervised) until(what string, is func(Record) bool) Record {
 	w.Helper()
 	eventually(w, what, func() bool { return is(w.record()) })
 	return w.record()
@@ -238,13 +238,13 @@ func (w *world) until(what string, is func(Record) bool) Record {
 func runs(r Record) bool { return r.State == Running && r.PID != 0 }
 
 // said returns the lines that programs have said.
-func (w *world) said() []string {
+func (w *supervised) said() []string {
 	data, _ := os.ReadFile(filepath.Join(w.dir, "said"))
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 }
 
 // hears waits until programs have written a number of lines.
-func (w *world) hears(n int) []string {
+func (w *supervised) hears(n int) []string {
 	w.Helper()
 	eventually(w, fmt.Sprintf("programs have said %d lines", n), func() bool {
 		said := w.said()
@@ -254,7 +254,7 @@ func (w *world) hears(n int) []string {
 }
 
 // pidFrom waits for a file with a pid, which a program writes.
-func (w *world) pidFrom(file string) int {
+func (w *supervised) pidFrom(file string) int {
 	w.Helper()
 	pid := 0
 	eventually(w, "there is a pid in "+file, func() bool {
@@ -279,7 +279,7 @@ func lives(pid int) bool {
 }
 
 // processesOfTest returns the command lines of processes that name the test's directory, and of gates.
-func (w *world) processesOfTest() []string {
+func (w *supervised) processesOfTest() []string {
 	var out []string
 	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range paths {
@@ -293,7 +293,7 @@ func (w *world) processesOfTest() []string {
 }
 
 // noneLeft wants no process, no file and no cgroup of a program that was stopped.
-func (w *world) noneLeft() {
+func (w *supervised) noneLeft() {
 	w.Helper()
 	var left []string
 	eventually(w, "all processes have ended", func() bool { left = w.processesOfTest(); return len(left) == 0 })

@@ -76,7 +76,7 @@ func TestCheckSafe(t *testing.T) {
 // TestUnsafePrograms are not started, whatever it is that others can write.
 func TestUnsafePrograms(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	open := filepath.Join(w.dir, "open")
 	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)); err != nil {
 		t.Fatal(err)

@@ -70,7 +70,7 @@ func TestCannotStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			// Only a change of the file starts the program again within the test.
-			w := newWorld(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Hour, Max: time.Hour} })
+			w := newSupervised(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Hour, Max: time.Hour} })
 			path := filepath.Join(w.dir, "P")
 			if err := c.make(path); err != nil {
 				t.Fatal(err)
@@ -96,7 +96,7 @@ func TestCannotStart(t *testing.T) {
 
 func TestMissingDirectory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	p := w.program()
 	p.Dir = filepath.Join(w.dir, "none")
 	w.run(p)
@@ -113,7 +113,7 @@ func TestMissingDirectory(t *testing.T) {
 // TestHandedDirectory: the program has the directory open, also when its path leads elsewhere since.
 func TestHandedDirectory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	p := Program{Name: w.name(), Argv: []string{"/bin/sh", "-c", "cat /proc/self/fd/200/new; sleep 1000"}}
 	p.Handed = filepath.Join(w.dir, "handed")
 	w.run(p)
@@ -195,7 +195,7 @@ func TestWhatAProgramInherits(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
 	signal.Ignore(unix.SIGUSR1)
 	defer signal.Reset(unix.SIGUSR1)
-	w := newWorld(t)
+	w := newSupervised(t)
 	// The masks are those of grep: a shell blocks signals of its own while it starts a command.
 	p := w.script(`
 env | grep -v ^_= | sort >inherited
@@ -225,7 +225,7 @@ func TestOpenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(leaked)
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.run(w.script("echo $$ >said; exec sleep 1000"))
 	w.hears(1)
 	dir := fmt.Sprintf("/proc/%d/fd/", w.until("it runs", runs).PID)
@@ -251,7 +251,7 @@ func TestOpenFiles(t *testing.T) {
 // TestBytes: arguments and values need not be UTF-8.
 func TestBytes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	p := w.script(`printf %s "$1$V" >bytes; echo >said; exec sleep 1000`)
 	p.Argv, p.Env = append(p.Argv, "\xff\x01"), append(p.Env, "V=\xfe\n\"")
 	w.run(p)
@@ -295,7 +295,7 @@ func TestBrokenGate(t *testing.T) {
 		"missing": {"/none/gate"}, "ends at once": {"/bin/false"}, "does not hear": {"/bin/sleep", "1000"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(o *Options) { o.Gate = argv })
+			w := newSupervised(t, func(o *Options) { o.Gate = argv })
 			p := w.program()
 			if name != "missing" {
 				p.Env = []string{"LONG=" + strings.Repeat("x", 1<<20)} // more than a pipe takes
@@ -314,7 +314,7 @@ func TestBrokenGate(t *testing.T) {
 
 // TestNothingLeaks: starts leave no descriptor in the supervisor.
 func TestNothingLeaks(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Millisecond, Max: time.Millisecond} })
+	w := newSupervised(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Millisecond, Max: time.Millisecond} })
 	open := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -342,7 +342,7 @@ func TestNothingLeaks(t *testing.T) {
 // TestOneInotify: however many programs there are, they use one inotify instance of the few that the host has.
 func TestOneInotify(t *testing.T) {
 	const programs = 10
-	w := newWorld(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Hour, Max: time.Hour} })
+	w := newSupervised(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Hour, Max: time.Hour} })
 	ctx, cancel := context.WithCancel(t.Context())
 	var running, told sync.WaitGroup
 	for i := range programs {

@@ -19,7 +19,7 @@ import (
 
 func TestProgramOutlivesItsSupervisor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.run(w.program())
 	first := w.until("it runs", runs)
 	w.hears(1)
@@ -81,7 +81,7 @@ func TestEqualProgramsDiffer(t *testing.T) {
 
 func TestChangedProgramIsReplaced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.startAndLeave(w.program())
 	old := w.record()
 	p := w.program()
@@ -100,7 +100,7 @@ func TestChangedProgramIsReplaced(t *testing.T) {
 // TestStubbornProgram: a program that does not end when it is asked to stop is killed.
 func TestStubbornProgram(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(o *Options) { o.Grace = 50 * time.Millisecond })
+	w := newSupervised(t, func(o *Options) { o.Grace = 50 * time.Millisecond })
 	p := w.script(`trap "" TERM; echo $$ >pid; while :; do sleep 1000; done`)
 	w.run(p)
 	pid := w.pidFrom("pid")
@@ -117,7 +117,7 @@ func TestBackOff(t *testing.T) {
 	t.Parallel()
 	const starts = 5
 	retry := queue.Backoff{Min: 50 * time.Millisecond, Max: 200 * time.Millisecond}
-	w := newWorld(t, func(o *Options) { o.Retry = retry })
+	w := newSupervised(t, func(o *Options) { o.Retry = retry })
 	w.run(w.script("date +%s%N >>said; echo 'cannot serve: no luck' >&2; exit 3"))
 	said := w.hears(starts)
 	r := w.until("backs off", func(r Record) bool { return r.State == BackingOff && r.Restarts >= starts })
@@ -140,7 +140,7 @@ func TestBackOff(t *testing.T) {
 // TestPausesStartAnew when a program has run for a while.
 func TestPausesStartAnew(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(o *Options) {
+	w := newSupervised(t, func(o *Options) {
 		o.Retry, o.settled = queue.Backoff{Min: 100 * time.Millisecond, Max: time.Hour}, 20*time.Millisecond
 	})
 	w.run(w.script("sleep 0.05; exit 1"))
@@ -152,7 +152,7 @@ func TestPausesStartAnew(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.startAndLeave(w.program())
 	if r, err := Read(w.s.Dir, w.name()); err != nil || r != w.record() {
 		t.Errorf("read %+v, %v, told was %+v", r, err, w.record())
@@ -170,7 +170,7 @@ func TestRead(t *testing.T) {
 
 func TestLives(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.startAndLeave(w.program())
 	main := w.record()
 	earlier, other, idle := main, main, main
@@ -198,7 +198,7 @@ func TestLives(t *testing.T) {
 func TestRecordOfAForeignCgroup(t *testing.T) {
 	t.Parallel()
 	victim := testCgroup(t)
-	w := newWorld(t)
+	w := newSupervised(t)
 	for _, daemonised := range []bool{true, false} {
 		r := Record{
 			Format: recordFormat, Name: w.name(), Hash: "another", State: Running, Boot: w.s.boot, Cgroup: victim,
@@ -218,7 +218,7 @@ func TestRecordOfAForeignCgroup(t *testing.T) {
 // TestSameNames: supervisors of two directories may have programs of the same name.
 func TestSameNames(t *testing.T) {
 	t.Parallel()
-	one, other := newWorld(t), newWorld(t)
+	one, other := newSupervised(t), newSupervised(t)
 	one.startAndLeave(one.program())
 	other.startAndLeave(other.program())
 	if err := other.s.Stop(t.Context(), other.name()); err != nil || !lives(one.record().PID) {
@@ -229,7 +229,7 @@ func TestSameNames(t *testing.T) {
 // TestRecordCannotBeWritten: a program without a record is not started, and nothing is left of the try.
 func TestRecordCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	path := recordPath(w.s.Dir, w.name())
 	if err := os.Mkdir(path, 0o700); err != nil {
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 
 func TestRunThatHasEnded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.startAndLeave(w.program())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -265,7 +265,7 @@ func TestRunThatHasEnded(t *testing.T) {
 func TestNoStorm(t *testing.T) {
 	t.Parallel()
 	const starts = 100
-	w := newWorld(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Millisecond, Max: time.Millisecond} })
+	w := newSupervised(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Millisecond, Max: time.Millisecond} })
 	w.run(w.script("exit 1"))
 	r := w.until("it was started often", func(r Record) bool { return r.Restarts >= starts })
 	w.halt()
@@ -283,7 +283,7 @@ func TestNoStorm(t *testing.T) {
 // TestRecordOfAnotherBoot: a pid of an earlier boot is not adopted, and not ended either.
 func TestRecordOfAnotherBoot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.startAndLeave(w.program())
 	foreign := w.record()
 	// The host has booted: nothing is in the cgroup, but a process has the pid.
@@ -324,7 +324,7 @@ func TestRecordOfAnotherBoot(t *testing.T) {
 }
 
 // write puts a record in the place of the program's.
-func (w *world) write(r Record) {
+func (w *supervised) write(r Record) {
 	w.Helper()
 	if err := durable.WriteJSON(recordPath(w.s.Dir, w.name()), r); err != nil {
 		w.Fatal(err)
@@ -357,7 +357,7 @@ func TestUnreadableRecord(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newSupervised(t)
 			w.startAndLeave(w.program())
 			old := w.record()
 			if err := damage(t, recordPath(w.s.Dir, w.name())); err != nil {
@@ -381,7 +381,7 @@ func rename(t *testing.T, path string) error {
 
 func TestNewerRecord(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	path := recordPath(w.s.Dir, w.name())
 	if err := durable.WriteFile(path, []byte(`{"format":2,"pid":"seven"}`)); err != nil {
 		t.Fatal(err)
@@ -401,7 +401,7 @@ func TestWithoutCgroup(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{"read-only": "/proc/volplane", "nothing": "/nowhere/volplane"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(o *Options) { o.cgroups = dir })
+			w := newSupervised(t, func(o *Options) { o.cgroups = dir })
 			if name == "nothing" {
 				w.s.cgroups = ""
 			}
@@ -435,7 +435,7 @@ func TestWithoutCgroup(t *testing.T) {
 
 func TestStopMayBeRepeated(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.startAndLeave(w.program())
 	for range 3 {
 		if err := w.s.Stop(t.Context(), w.name()); err != nil {
@@ -450,7 +450,7 @@ func TestStopMayBeRepeated(t *testing.T) {
 
 func TestOneSupervisor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.run(w.program())
 	w.until("it runs", runs)
 	if err := w.s.Run(t.Context(), w.program(), nil); !errors.Is(err, ErrHeld) {
@@ -465,7 +465,7 @@ func TestOneSupervisor(t *testing.T) {
 
 func TestInvalidPrograms(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	const secret = "hunter2hunter2"
 	for name, p := range map[string]Program{
 		"no name":       {Argv: []string{"/bin/true"}},

@@ -12,7 +12,7 @@ import (
 
 // driver is a program that leaves a process that must live on, as drivers do whose mounts are served by daemons. The
 // process's pid is in the file "fuse".
-func (w *world) driver() Program {
+func (w *supervised) driver() Program {
 	return w.script(`
 [ -e fuse ] || { setsid sleep 1000 >/dev/null 2>&1 & echo $! >fuse; }
 echo $$ >>said
@@ -20,7 +20,7 @@ exec sleep 1000`)
 }
 
 // another waits until a program runs that is not the one of a record.
-func (w *world) another(old Record) Record {
+func (w *supervised) another(old Record) Record {
 	w.Helper()
 	return w.until("it runs again", func(r Record) bool { return runs(r) && r.PID != old.PID })
 }
@@ -28,7 +28,7 @@ func (w *world) another(old Record) Record {
 // TestSurvivorsOfACrash live, and do not hide the crash.
 func TestSurvivorsOfACrash(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.run(w.driver())
 	fuse := w.pidFrom("fuse")
 	w.hears(1)
@@ -47,7 +47,7 @@ func TestSurvivorsOfACrash(t *testing.T) {
 // TestSurvivorsOfARestart live; Stop ends them.
 func TestSurvivorsOfARestart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	p := w.driver()
 	w.run(p)
 	fuse := w.pidFrom("fuse")
@@ -75,7 +75,7 @@ func TestSurvivorsOfARestart(t *testing.T) {
 // asked to stop, is started again although it has left processes.
 func TestSettledProgramIsNoDaemon(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(o *Options) { o.settled = 50 * time.Millisecond })
+	w := newSupervised(t, func(o *Options) { o.settled = 50 * time.Millisecond })
 	w.run(w.script(`
 setsid sleep 1000 >/dev/null 2>&1 &
 trap "exit 0" TERM
@@ -96,7 +96,7 @@ while :; do sleep 0.01; done`))
 // that died before the program did.
 func TestHalfEndedProgramIsNoDaemon(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	p := w.script(`
 setsid sleep 1000 >/dev/null 2>&1 &
 trap "exit 0" TERM
@@ -128,7 +128,7 @@ while :; do sleep 0.01; done`)
 
 func TestDaemon(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSupervised(t)
 	w.startAndLeave(w.daemon())
 	r := w.record()
 	pids := w.programs()

@@ -9,12 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // TestLeaseIsRenewed, which is made once and changed each time after that.
 func TestLeaseIsRenewed(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	o := &object{client: client, name: "n1"}
 	leases := client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	var last metav1.MicroTime
@@ -40,7 +41,7 @@ func TestLeaseBelongsToItsNode(t *testing.T) {
 	for name, before := range map[string][]runtime.Object{
 		"a new one": nil, "without an owner": {leaseOf()}, "of an earlier Node": {leaseOf(earlier)},
 	} {
-		client := fake.NewClientset(append(before, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "now"}})...)
+		client := clientset.New(append(before, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "now"}})...)
 		o := &object{client: client, name: "n1"}
 		if _, err := o.ensure(t.Context()); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/kube/kubetest"
+	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
 // lossyMarks write volumesInUse, over an API whose answers to patches get
@@ -26,7 +27,7 @@ type lossyMarks struct {
 
 func newLossyMarks(t *testing.T) *lossyMarks {
 	t.Helper()
-	m := &lossyMarks{t: t, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})}
+	m := &lossyMarks{t: t, client: clientset.New(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})}
 	m.client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if m.lost == "" {
 			return false, nil, nil

@@ -40,7 +40,7 @@ const refusal = "Unauthenticated: the token is not valid for the audience of thi
 // answersTo is a row of a table: the difference from a valid request, and the answer.
 type answersTo struct {
 	of     string
-	change func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent)
+	change func(w *backups, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent)
 	ask    func(q *api.GetMetadataAllocatedRequest)
 	want   string
 }
@@ -51,7 +51,7 @@ func check(t *testing.T, rows []answersTo) {
 	for _, c := range rows {
 		t.Run(c.of, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, q := newWorld(t, c.change), request()
+				w, q := newBackups(t, c.change), request()
 				if c.ask != nil {
 					c.ask(q)
 				}
@@ -72,31 +72,31 @@ func check(t *testing.T, rows []answersTo) {
 // refused before the driver is called.
 func TestClients(t *testing.T) {
 	t.Parallel()
-	w := func(change func(w *world)) func(*world, *snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent) {
-		return func(w *world, _ *snapshotv1.VolumeSnapshot, _ *cluster.VolumeSnapshotContent) { change(w) }
+	w := func(change func(w *backups)) func(*backups, *snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent) {
+		return func(w *backups, _ *snapshotv1.VolumeSnapshot, _ *cluster.VolumeSnapshotContent) { change(w) }
 	}
 	check(t, []answersTo{
 		{"a token for the audience of the service", nil, nil, served},
 		{
 			"the audience is given by the flag, and the service's does not count",
-			w(func(w *world) { w.opts.Audience, w.tokens[token] = "ours", "ours" }), nil, served,
+			w(func(w *backups) { w.opts.Audience, w.tokens[token] = "ours", "ours" }), nil, served,
 		},
-		{"a token for the API server", w(func(w *world) { w.tokens[token] = "kubernetes" }), nil, refusal},
-		{"a token for another service", w(func(w *world) { w.opts.Audience = "ours" }), nil, refusal},
+		{"a token for the API server", w(func(w *backups) { w.tokens[token] = "kubernetes" }), nil, refusal},
+		{"a token for another service", w(func(w *backups) { w.opts.Audience = "ours" }), nil, refusal},
 		{"an unknown token", nil, func(q *api.GetMetadataAllocatedRequest) { q.SecurityToken = "x" }, refusal},
-		{"an API server that knows no audiences", w(func(w *world) { w.tokens[token] = "" }), nil, refusal},
+		{"an API server that knows no audiences", w(func(w *backups) { w.tokens[token] = "" }), nil, refusal},
 		{
-			"a service without an audience", w(func(w *world) {
+			"a service without an audience", w(func(w *backups) {
 				w.api.Set(&cluster.SnapshotMetadataService{ObjectMeta: metav1.ObjectMeta{Name: driverName}})
 			}), nil, "Unavailable: the server could not find the audience of tokens; its log says why",
 		},
 		{
-			"the service is not announced", w(func(w *world) {
+			"the service is not announced", w(func(w *backups) {
 				w.api.PrependReactor("get", volume.ResourceMetadataServices, fails(apierrors.NewNotFound(resource(), "x")))
 			}), nil, "Unavailable: the server could not find the audience of tokens; its log says why",
 		},
 		{
-			"who may not get the snapshot", w(func(w *world) { w.refuses = "no role \x1b[2Jallows it" }), nil,
+			"who may not get the snapshot", w(func(w *backups) { w.refuses = "no role \x1b[2Jallows it" }), nil,
 			"PermissionDenied: user backup may not get VolumeSnapshot team/monday: no role [2Jallows it",
 		},
 		{
@@ -155,60 +155,60 @@ func TestObjects(t *testing.T) {
 			"NotFound: VolumeSnapshot team/tuesday does not exist",
 		},
 		{
-			"a snapshot without a status", func(_ *world, vs snap, _ content) { vs.Status = nil }, nil,
+			"a snapshot without a status", func(_ *backups, vs snap, _ content) { vs.Status = nil }, nil,
 			"Unavailable: VolumeSnapshot team/monday is not ready to use",
 		},
 		{
-			"a snapshot that is not ready", func(_ *world, vs snap, _ content) { vs.Status.ReadyToUse = nil }, nil,
+			"a snapshot that is not ready", func(_ *backups, vs snap, _ content) { vs.Status.ReadyToUse = nil }, nil,
 			"Unavailable: VolumeSnapshot team/monday is not ready to use",
 		},
 		{
 			"a snapshot without a content",
-			func(_ *world, vs snap, _ content) { vs.Status.BoundVolumeSnapshotContentName = nil }, nil,
+			func(_ *backups, vs snap, _ content) { vs.Status.BoundVolumeSnapshotContentName = nil }, nil,
 			"Unavailable: VolumeSnapshot team/monday is not ready to use",
 		},
 		{
 			"a content that is gone",
-			func(_ *world, vs snap, _ content) { vs.Status.BoundVolumeSnapshotContentName = ptr.To("x") }, nil,
+			func(_ *backups, vs snap, _ content) { vs.Status.BoundVolumeSnapshotContentName = ptr.To("x") }, nil,
 			"Unavailable: the server could not read the VolumeSnapshotContent; its log says why",
 		},
 		{
 			"a content that is no name",
-			func(_ *world, vs snap, _ content) { vs.Status.BoundVolumeSnapshotContentName = ptr.To("../x") }, nil,
+			func(_ *backups, vs snap, _ content) { vs.Status.BoundVolumeSnapshotContentName = ptr.To("../x") }, nil,
 			"Unavailable: the server could not read the VolumeSnapshotContent; its log says why",
 		},
 		{
 			"the content of another namespace",
-			func(_ *world, _ snap, c content) { c.Spec.VolumeSnapshotRef.Namespace = "other" }, nil,
+			func(_ *backups, _ snap, c content) { c.Spec.VolumeSnapshotRef.Namespace = "other" }, nil,
 			"FailedPrecondition: VolumeSnapshotContent content is not bound to VolumeSnapshot team/monday",
 		},
 		{
 			"the content of an earlier snapshot of the name",
-			func(_ *world, _ snap, c content) { c.Spec.VolumeSnapshotRef.UID = "0" }, nil,
+			func(_ *backups, _ snap, c content) { c.Spec.VolumeSnapshotRef.UID = "0" }, nil,
 			"FailedPrecondition: VolumeSnapshotContent content is not bound to VolumeSnapshot team/monday",
 		},
 		{
-			"a snapshot of another driver", func(_ *world, _ snap, c content) { c.Spec.Driver = "x.example.com" }, nil,
+			"a snapshot of another driver", func(_ *backups, _ snap, c content) { c.Spec.Driver = "x.example.com" }, nil,
 			"InvalidArgument: VolumeSnapshot team/monday belongs to driver x.example.com, and this is the service of " +
 				driverName,
 		},
 		{
-			"a content without a handle", func(_ *world, _ snap, c content) { c.Status.SnapshotHandle = nil }, nil,
+			"a content without a handle", func(_ *backups, _ snap, c content) { c.Status.SnapshotHandle = nil }, nil,
 			"Unavailable: VolumeSnapshotContent content is not ready to use",
 		},
 		{
 			"a Secret that is gone",
-			func(_ *world, _ snap, c content) { recordSecret(c, "gone") }, nil,
+			func(_ *backups, _ snap, c content) { recordSecret(c, "gone") }, nil,
 			"Unavailable: the server could not read the Secret for the driver; its log says why",
 		},
 		{
-			"a class that is gone", func(_ *world, vs snap, c content) {
+			"a class that is gone", func(_ *backups, vs snap, c content) {
 				given(c)
 				vs.Spec.VolumeSnapshotClassName = ptr.To("gone")
 			}, nil, "Unavailable: the server could not read the class of the VolumeSnapshot; its log says why",
 		},
 		{
-			"a class that is no name", func(_ *world, vs snap, c content) {
+			"a class that is no name", func(_ *backups, vs snap, c content) {
 				given(c)
 				vs.Spec.VolumeSnapshotClassName = ptr.To("../volumesnapshotcontents/x")
 			}, nil, "Unavailable: the server could not read the class of the VolumeSnapshot; its log says why",
@@ -223,23 +223,23 @@ func TestDriverIsAsked(t *testing.T) {
 	login := map[string]string{"key": password}
 	for _, c := range []struct {
 		of      string
-		change  func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent)
+		change  func(w *backups, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent)
 		secrets map[string]string
 	}{
 		{"a content that records no Secret", nil, nil},
-		{"a content that records a Secret", func(_ *world, _ *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
+		{"a content that records a Secret", func(_ *backups, _ *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
 			recordSecret(c, "login")
 		}, login},
 		{
 			"a content that was there before: the class has the Secret",
-			func(_ *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
+			func(_ *backups, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
 				given(c)
 				vs.Spec.VolumeSnapshotClassName = ptr.To("usual")
 			}, login,
 		},
 		{
 			"one without a class: the default class has the Secret",
-			func(w *world, _ *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
+			func(w *backups, _ *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
 				given(c)
 				_, _, class, _ := objects()
 				class.Annotations = map[string]string{volume.AnnDefaultSnapshotClass: "true"}
@@ -248,12 +248,12 @@ func TestDriverIsAsked(t *testing.T) {
 		},
 		{
 			"one without a class where none is the default",
-			func(_ *world, _ *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) { given(c) }, nil,
+			func(_ *backups, _ *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) { given(c) }, nil,
 		},
 	} {
 		t.Run(c.of, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, c.change)
+				w := newBackups(t, c.change)
 				q := request()
 				q.StartingOffset, q.MaxResults = 5, 7
 				if got := w.ask(q); got != served {
@@ -334,7 +334,7 @@ func TestHostileDrivers(t *testing.T) {
 		}, "FailedPrecondition: driver " + driverName + ": it is being scrubbed"},
 	} {
 		rows = append(rows, answersTo{of: c.of, want: c.want, change: func(
-			w *world, _ *snapshotv1.VolumeSnapshot, content *cluster.VolumeSnapshotContent,
+			w *backups, _ *snapshotv1.VolumeSnapshot, content *cluster.VolumeSnapshotContent,
 		) {
 			recordSecret(content, "login")
 			w.driver.OnBlocks(c.answer)
@@ -347,7 +347,7 @@ func TestHostileDrivers(t *testing.T) {
 func TestEndless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, begun := newWorld(t, nil), time.Now()
+		w, begun := newBackups(t, nil), time.Now()
 		ended := make(chan time.Duration, 1)
 		w.driver.OnBlocks(func(ctx context.Context, _ proto.Message, send sender) error {
 			defer func() { ended <- time.Since(begun) }()
@@ -379,7 +379,7 @@ func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, all = 1000, 2000
-		w, sent, ended := newWorld(t, nil), 0, make(chan struct{}, 2)
+		w, sent, ended := newBackups(t, nil), 0, make(chan struct{}, 2)
 		w.driver.OnBlocks(func(_ context.Context, _ proto.Message, send sender) error {
 			defer func() { ended <- struct{}{} }()
 			for sent = 0; sent < all; sent++ {
@@ -425,7 +425,7 @@ func TestSlowClient(t *testing.T) {
 func TestManyStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newBackups(t, nil)
 		w.driver.OnBlocks(func(ctx context.Context, _ proto.Message, _ sender) error {
 			<-ctx.Done()
 			return nil
@@ -463,7 +463,7 @@ func TestReviewFails(t *testing.T) {
 		"subjectaccessreviews": "Unavailable: the server could not review what the client may read; its log says why",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil)
+			w := newBackups(t, nil)
 			w.api.PrependReactor("create", verb, fails(apierrors.NewInternalError(errors.New("etcd quotes "+token))))
 			if got := w.ask(request()); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)

@@ -10,7 +10,7 @@ import (
 )
 
 // make creates what each script has.
-func (w *world) make(name, driver string) error {
+func (w *onePlane) make(name, driver string) error {
 	ctx, create := w.t.Context(), metav1.CreateOptions{}
 	class := func(name string, binds storagev1.VolumeBindingMode) error {
 		_, err := w.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{

@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, plane: p, client: client, functions: functions}
+	w := &onePlane{t: t, plane: p, client: client, functions: functions}
 	testscript.Run(t, testscript.Params{
 		Dir: scripts, RequireExplicitExec: true, Setup: w.setup,
 		Cmds: planetest.Commands{
@@ -56,7 +56,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-type world struct {
+// onePlane is the control plane at which all scripts are played.
+type onePlane struct {
 	t      *testing.T
 	plane  *plane.Plane
 	client kubernetes.Interface
@@ -69,7 +70,7 @@ type driverKey struct{}
 
 // setup gives a script a namespace $N, a driver $DRIVER with the class $CLASS and a class of snapshots of the same
 // name, and the class late-$N, which waits for a Pod.
-func (w *world) setup(e *testscript.Env) error {
+func (w *onePlane) setup(e *testscript.Env) error {
 	name := strings.ToLower(strings.TrimPrefix(filepath.Base(e.WorkDir), "script-"))
 	driver := csitest.Start(w.t, config(name+".example.com"))
 	driver.Register(filepath.Join(w.plane.Dir, "node", "plugins_registry"))
@@ -110,7 +111,7 @@ func config(name string) csitest.Config {
 }
 
 // sh is the command `sh LINE`: a command line with the built programs and the functions of make.sh.
-func (w *world) sh(ts *testscript.TestScript, neg bool, args []string) {
+func (w *onePlane) sh(ts *testscript.TestScript, neg bool, args []string) {
 	err := ts.Exec("bash", "-euo", "pipefail", "-c", ". "+w.functions+"\n"+strings.Join(args, " "))
 	if (err != nil) != neg {
 		ts.Fatalf("%v", err)

@@ -35,9 +35,9 @@ const (
 // happens between any two steps.
 const compareOften = 20 * time.Millisecond
 
-// world is everything that outlives the control plane: the API server, the driver, and two nodes. The
+// survivors is everything that outlives the control plane: the API server, the driver, and two nodes. The
 // scenario writes what their agents would write.
-type world struct {
+type survivors struct {
 	server *apiserver.Server
 	client kubernetes.Interface
 	driver *csitest.Driver
@@ -47,13 +47,13 @@ type world struct {
 	cutShort int
 }
 
-func newWorld(t *testing.T) *world {
+func newSurvivors(t *testing.T) *survivors {
 	t.Helper()
 	config := csitest.Full()
 	config.NodeID, config.OtherNodes, config.Segments = "id-n1", []string{"id-n2"}, nil
 	config.Plugin.AccessibilityConstraints, config.Controller.Snapshot = false, true
 	config.Plugin.GroupController, config.Group.Snapshot = true, true
-	w := &world{
+	w := &survivors{
 		server: servers.Borrow(t), driver: csitest.Start(t, config), faults: make(chan string, 100),
 	}
 	w.client = standalonetest.Client(t, w.server, "")
@@ -65,7 +65,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // prepare creates the objects that every scenario needs.
-func (w *world) prepare(ctx context.Context) error {
+func (w *survivors) prepare(ctx context.Context) error {
 	_, err := w.client.StorageV1().CSIDrivers().Create(ctx,
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
 	for _, name := range []string{"n1", "n2"} {
@@ -82,7 +82,7 @@ func (w *world) prepare(ctx context.Context) error {
 }
 
 // says writes the status of a node as its agent would.
-func (w *world) says(ctx context.Context, node string, status map[string]any) error {
+func (w *survivors) says(ctx context.Context, node string, status map[string]any) error {
 	body, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (w *world) says(ctx context.Context, node string, status map[string]any) er
 }
 
 // oneNode records a fault when a volume for one node is attached to a second one.
-func (w *world) oneNode(_ int, req any) csitest.Action {
+func (w *survivors) oneNode(_ int, req any) csitest.Action {
 	r := req.(*csipb.ControllerPublishVolumeRequest)
 	if r.GetVolumeCapability().GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER {
 		return csitest.Action{}
@@ -106,7 +106,7 @@ func (w *world) oneNode(_ int, req any) csitest.Action {
 }
 
 // run runs the control plane for one life, until the returned function is called.
-func (w *world) run(f *fuse) (stop func() error, err error) {
+func (w *survivors) run(f *fuse) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d, err := csi.Dial(ctx, w.driver.Socket, csi.WithFault(f.driver))
 	if err != nil {
@@ -146,7 +146,7 @@ func ignore(err error, what ...error) error {
 
 // wrong describes what differs from the state at rest: the driver has exactly the volumes of the volume
 // objects, plus some orphans, and they are attached where an attachment says so.
-func (w *world) wrong(ctx context.Context, orphans int) (string, error) {
+func (w *survivors) wrong(ctx context.Context, orphans int) (string, error) {
 	volumes, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", err

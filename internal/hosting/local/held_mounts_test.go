@@ -35,14 +35,14 @@ func newHolder(t *testing.T, dir string) holder {
 }
 
 // named wants that a call was refused for the sake of the holder.
-func (h holder) named(w *world, what string, err error) {
+func (h holder) named(w *poolDriver, what string, err error) {
 	h.Helper()
 	w.refused(what, err, codes.FailedPrecondition, fmt.Sprintf("process %d (sh; a copy in mount namespace mnt:[", h.pid),
 		"still has /dev/loop", "open; end that first")
 }
 
 // held is a volume with data that was unpublished, and cannot be unstaged because of a holder.
-func held(t *testing.T, w *world, fsType string) (*disk, holder) {
+func held(t *testing.T, w *poolDriver, fsType string) (*disk, holder) {
 	t.Helper()
 	d := w.create("v", smallest(fsType), fsType, nil)
 	d.use()
@@ -54,7 +54,7 @@ func held(t *testing.T, w *world, fsType string) (*disk, holder) {
 }
 
 // oneDevice returns the only loop device of the pool.
-func (w *world) oneDevice() string {
+func (w *poolDriver) oneDevice() string {
 	w.Helper()
 	all := loops(w.T, w.dir)
 	for device := range all {
@@ -76,7 +76,7 @@ func TestStagedAgain(t *testing.T) {
 		}
 		t.Run(fsType, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newPoolDriver(t)
 			d, h := held(t, w, fsType)
 			device := w.oneDevice()
 			w.ok(d.stage())
@@ -135,31 +135,31 @@ func TestStagedOtherwise(t *testing.T) {
 	d.write("data")
 	h := newHolder(t, dir)
 	a.ok(d.unpublish())
-	h.named(a.world, "unstage", d.unstage())
-	h.named(a.world, "read-only", d.stage("discard", "ro"))
-	h.named(a.world, "other options", d.stage())
+	h.named(a.poolDriver, "unstage", d.unstage())
+	h.named(a.poolDriver, "read-only", d.stage("discard", "ro"))
+	h.named(a.poolDriver, "other options", d.stage())
 	c := capability("ext4", "discard")
 	c.AccessMode.Mode = csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	_, err = a.n.NodeStageVolume(t.Context(),
 		&csipb.NodeStageVolumeRequest{VolumeId: d.id, StagingTargetPath: d.staging, VolumeCapability: c})
-	h.named(a.world, "single writer", err)
+	h.named(a.poolDriver, "single writer", err)
 
-	a.ok(insist(func() error { return unpublishFrom(a.world, d.id, "a") }))
-	h.named(a.world, "delete", a.delete(d.id))
+	a.ok(insist(func() error { return unpublishFrom(a.poolDriver, d.id, "a") }))
+	h.named(a.poolDriver, "delete", a.delete(d.id))
 	// The node is given up, and the volume moves by force.
 	a.ok(a.publishTo(d.id, "b"))
-	h.named(b.world, "stage elsewhere", b.disk("w", d.id, "ext4").stage("discard"))
-	a.ok(unpublishFrom(a.world, d.id, "b"))
+	h.named(b.poolDriver, "stage elsewhere", b.disk("w", d.id, "ext4").stage("discard"))
+	a.ok(unpublishFrom(a.poolDriver, d.id, "b"))
 	// The node that had it can use it again.
 	a.ok(a.publishTo(d.id, "a"))
 	a.ok(d.stage("discard"))
 	a.ok(d.publish(false))
 	d.holds("data")
 	a.ok(d.unpublish())
-	h.named(a.world, "unstage again", d.unstage())
+	h.named(a.poolDriver, "unstage again", d.unstage())
 	h.end()
 	a.ok(d.unstage())
-	a.ok(unpublishFrom(a.world, d.id, "a"))
+	a.ok(unpublishFrom(a.poolDriver, d.id, "a"))
 	a.ok(a.publishTo(d.id, "b"))
 	e := b.disk("w", d.id, "ext4")
 	a.ok(e.stage())
@@ -167,12 +167,12 @@ func TestStagedOtherwise(t *testing.T) {
 	e.holds("data")
 	a.ok(e.unpublish())
 	a.ok(e.unstage())
-	a.ok(unpublishFrom(a.world, d.id, "b"))
+	a.ok(unpublishFrom(a.poolDriver, d.id, "b"))
 	a.ok(a.delete(d.id))
 	a.empty()
 }
 
-func unpublishFrom(w *world, id, node string) error {
+func unpublishFrom(w *poolDriver, id, node string) error {
 	_, err := w.c.ControllerUnpublishVolume(w.Context(),
 		&csipb.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: node})
 	return err
@@ -183,7 +183,7 @@ func unpublishFrom(w *world, id, node string) error {
 func TestKilledAgain(t *testing.T) {
 	dir := newDir(t)
 	p := run(t, dir, "node").serving("node")
-	d, h := held(t, p.world, "ext4")
+	d, h := held(t, p.poolDriver, "ext4")
 	p.end(unix.SIGTERM)
 	bin := t.TempDir()
 	began := filepath.Join(bin, "began")
@@ -192,7 +192,7 @@ func TestKilledAgain(t *testing.T) {
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", bin+":"+path)
 	p = run(t, dir, "node").serving("node")
-	d.world = p.world
+	d.poolDriver = p.poolDriver
 	staged := make(chan error, 1)
 	go func() { staged <- d.stage() }()
 	eventually(t, "mount", func() bool { _, err := os.Stat(began); return err == nil })
@@ -202,15 +202,15 @@ func TestKilledAgain(t *testing.T) {
 	t.Setenv("PATH", path)
 
 	other := run(t, dir, "other").serving("other")
-	other.ok(unpublishFrom(other.world, d.id, "node"))
+	other.ok(unpublishFrom(other.poolDriver, d.id, "node"))
 	other.ok(other.publishTo(d.id, "other"))
-	h.named(other.world, "stage elsewhere", other.disk("w", d.id, "ext4").stage())
-	other.ok(unpublishFrom(other.world, d.id, "other"))
+	h.named(other.poolDriver, "stage elsewhere", other.disk("w", d.id, "ext4").stage())
+	other.ok(unpublishFrom(other.poolDriver, d.id, "other"))
 
 	p = run(t, dir, "node").serving("node")
-	d.world = p.world
+	d.poolDriver = p.poolDriver
 	p.ok(d.attach())
-	h.named(p.world, "other options", d.stage("discard"))
+	h.named(p.poolDriver, "other options", d.stage("discard"))
 	p.ok(d.stage())
 	p.ok(d.publish(false))
 	d.holds("data")
@@ -225,7 +225,7 @@ func TestKilledAgain(t *testing.T) {
 // not a second time while it is in use.
 func TestOldDevice(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	d := w.written()
 	_, err := new(mount.Loops).Attach(d.image(), false)
 	w.ok(err)

@@ -34,8 +34,8 @@ const (
 	mib      = 1 << 20
 )
 
-// world is a host with two drivers, the examples, and a bridge that serves them.
-type world struct {
+// bridged is a host with two drivers, the examples, and a bridge that serves them.
+type bridged struct {
 	*testing.T
 	// dir holds everything, but for the root directory, which has three parts.
 	dir, root string
@@ -45,14 +45,14 @@ type world struct {
 	stop      func()
 }
 
-func newWorld(t *testing.T) *world {
+func newBridged(t *testing.T) *bridged {
 	t.Helper()
 	// Not t.TempDir: names of sockets are short, and the root has three parts.
 	dir, err := os.MkdirTemp("/tmp", "fb-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, dir: dir, root: filepath.Join(dir, "root"), logged: &logged.Text{}, stop: func() {}}
+	w := &bridged{T: t, dir: dir, root: filepath.Join(dir, "root"), logged: &logged.Text{}, stop: func() {}}
 	w.config.Drivers = map[string]decide.Settings{}
 	for _, d := range []string{"on", "pods", "pool"} {
 		w.ok(os.MkdirAll(filepath.Join(dir, d), 0o700))
@@ -62,7 +62,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // clean ends the bridge, and complains of what is left.
-func (w *world) clean() {
+func (w *bridged) clean() {
 	w.stop()
 	points, err := mount.Below(w.dir)
 	w.ok(err)
@@ -83,7 +83,7 @@ func (w *world) clean() {
 
 // givenBack waits until no device is left over a file: a process that scans all devices
 // may keep one open for a moment.
-func (w *world) givenBack(file string) {
+func (w *bridged) givenBack(file string) {
 	w.Helper()
 	w.eventually(func() error {
 		device, err := mount.LoopFind(file)
@@ -94,7 +94,7 @@ func (w *world) givenBack(file string) {
 	})
 }
 
-func (w *world) ok(err error) {
+func (w *bridged) ok(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -103,7 +103,7 @@ func (w *world) ok(err error) {
 
 // install puts an example driver in place, with two lines more: it writes down
 // what it is called with, and first does what a file on/OPERATION says.
-func (w *world) install(name string) {
+func (w *bridged) install(name string) {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("../../../examples/flex", name, name))
 	w.ok(err)
@@ -118,7 +118,7 @@ func (w *world) install(name string) {
 }
 
 // write puts an executable in place in one step.
-func (w *world) write(name, text string) {
+func (w *bridged) write(name, text string) {
 	w.Helper()
 	dir := filepath.Join(w.dir, "plugins", "example.com~"+name)
 	w.ok(os.MkdirAll(dir, 0o755))
@@ -128,7 +128,7 @@ func (w *world) write(name, text string) {
 }
 
 // on has a driver do something at each call of an operation; "" ends that.
-func (w *world) on(op, script string) {
+func (w *bridged) on(op, script string) {
 	w.Helper()
 	path := filepath.Join(w.dir, "on", op)
 	if script == "" {
@@ -139,10 +139,10 @@ func (w *world) on(op, script string) {
 	w.ok(os.Rename(path+".new", path))
 }
 
-func (w *world) calls() string { return filepath.Join(w.dir, "calls") }
+func (w *bridged) calls() string { return filepath.Join(w.dir, "calls") }
 
 // called returns the operations so far, without init, and forgets them.
-func (w *world) called() []string {
+func (w *bridged) called() []string {
 	w.Helper()
 	data, err := os.ReadFile(w.calls())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -159,7 +159,7 @@ func (w *world) called() []string {
 }
 
 // run begins a life of host and bridge, and returns a way to each driver.
-func (w *world) run(drivers ...string) []*csi.Driver {
+func (w *bridged) run(drivers ...string) []*csi.Driver {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	log := slog.New(slog.NewTextHandler(w.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -191,10 +191,10 @@ func (w *world) run(drivers ...string) []*csi.Driver {
 	return out
 }
 
-func (w *world) socket(driver string) string { return filepath.Join(w.dir, "s", driver, "csi.sock") }
+func (w *bridged) socket(driver string) string { return filepath.Join(w.dir, "s", driver, "csi.sock") }
 
 // dial waits for a driver to be served.
-func (w *world) dial(driver string) *csi.Driver {
+func (w *bridged) dial(driver string) *csi.Driver {
 	w.Helper()
 	var out *csi.Driver
 	w.eventually(func() error {
@@ -209,7 +209,7 @@ func (w *world) dial(driver string) *csi.Driver {
 }
 
 // eventually tries until it works.
-func (w *world) eventually(try func() error) {
+func (w *bridged) eventually(try func() error) {
 	w.Helper()
 	testkit.Eventually(w, patience, func() string {
 		if err := try(); err != nil {
@@ -220,7 +220,7 @@ func (w *world) eventually(try func() error) {
 }
 
 // refused wants an error of a code whose message has all the words.
-func (w *world) refused(what string, err error, code codes.Code, words ...string) {
+func (w *bridged) refused(what string, err error, code codes.Code, words ...string) {
 	w.Helper()
 	if csi.Code(err) != code {
 		w.Errorf("%s: %v, want code %v", what, err, code)
@@ -235,7 +235,7 @@ func (w *world) refused(what string, err error, code codes.Code, words ...string
 
 // volumeOf is one volume of a driver, as its callers use it.
 type volumeOf struct {
-	*world
+	*bridged
 	d               *csi.Driver
 	id              string
 	staging, target string
@@ -247,10 +247,10 @@ type volumeOf struct {
 }
 
 // volume returns a volume with options, at paths of a kubelet's shape.
-func (w *world) volume(d *csi.Driver, id string, options map[string]string) *volumeOf {
+func (w *bridged) volume(d *csi.Driver, id string, options map[string]string) *volumeOf {
 	w.Helper()
 	v := &volumeOf{
-		world: w, d: d, id: id, staging: filepath.Join(w.dir, "globalmount-"+id),
+		bridged: w, d: d, id: id, staging: filepath.Join(w.dir, "globalmount-"+id),
 		target: filepath.Join(w.dir, "pods/uid-1/volumes/kubernetes.io~csi", id, "mount"), context: options, fsType: "ext4",
 	}
 	w.ok(os.MkdirAll(v.staging, 0o750))
@@ -325,7 +325,7 @@ func (v *volumeOf) back() {
 }
 
 // empty wants nothing left of any volume: no mount, no record, no directory.
-func (w *world) empty() {
+func (w *bridged) empty() {
 	w.Helper()
 	points, err := mount.Below(w.dir)
 	w.ok(err)

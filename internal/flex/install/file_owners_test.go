@@ -12,7 +12,7 @@ import (
 // another is a user that is not root.
 const another = 12345
 
-func (w *world) must(err error) {
+func (w *pluginHost) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -20,7 +20,7 @@ func (w *world) must(err error) {
 }
 
 // trap writes a driver that creates the file "started" when it is run.
-func (w *world) trap(version string) (path, started string) {
+func (w *pluginHost) trap(version string) (path, started string) {
 	w.Helper()
 	started = filepath.Join(w.dir, "started-"+version)
 	return w.script("trap-"+version, "#!/bin/sh\n# version "+version+"\n>'"+started+
@@ -30,7 +30,7 @@ func (w *world) trap(version string) (path, started string) {
 // TestOthersAreNotStarted: a file that a user other than root owns is replaced, and
 // neither started nor restored.
 func TestOthersAreNotStarted(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	source, started := w.trap("theirs")
 	_, err := Install(t.Context(), w.options(source))
 	w.must(err)
@@ -55,7 +55,7 @@ func TestOthersAreNotStarted(t *testing.T) {
 
 // TestRollbackIsWhole: the restored version has the mode that it needs.
 func TestRollbackIsWhole(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	_, err := Install(t.Context(), w.options(w.driver("1")))
 	w.must(err)
 	w.must(os.Chmod(w.exe(), 0o700))
@@ -80,7 +80,7 @@ func TestRollbackIsWhole(t *testing.T) {
 func TestPayloadOfOthers(t *testing.T) {
 	for what, owned := range map[string]string{"version": "HASH", "driver's directory": "", "payload directory": ".."} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
+			w := newPluginHost(t)
 			o := w.options(w.tree("1"))
 			hash, err := treeHash(o.Source)
 			w.must(err)
@@ -106,7 +106,7 @@ func TestPayloadOfOthers(t *testing.T) {
 // TestPayloadOfAKeptVersion: what the bridge unmounts volumes with needs its
 // files, however many versions came since.
 func TestPayloadOfAKeptVersion(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.tree("1"))
 	o.RootDir = filepath.Join(w.dir, "root")
 	first, err := Install(t.Context(), o)
@@ -134,7 +134,7 @@ func TestPayloadOfAKeptVersion(t *testing.T) {
 // TestUninstallBesideABridgeThatHasEnded: what it will undo when it runs again
 // needs the driver, and the files of one that has more than one.
 func TestUninstallBesideABridgeThatHasEnded(t *testing.T) {
-	w := newWorld(t)
+	w := newPluginHost(t)
 	o := w.options(w.tree("1"))
 	o.RootDir = filepath.Join(w.dir, "root")
 	r, err := Install(t.Context(), o)

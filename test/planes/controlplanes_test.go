@@ -30,8 +30,8 @@ func TestMain(m *testing.M) { standalonetest.Main(m) }
 // patience bounds each wait: a lease of a control plane that was killed is waited for, on a busy machine.
 const patience = 4 * time.Minute
 
-// world is an etcd of three members, and control planes that have their objects there.
-type world struct {
+// controlPlanes are an etcd of three members, and control planes that have their objects there.
+type controlPlanes struct {
 	t       *testing.T
 	dir     string
 	members *standalonetest.Members
@@ -45,14 +45,14 @@ type world struct {
 	under map[string][]string
 }
 
-// newWorld starts control planes with these names. The first one is the first of the cluster.
-func newWorld(t *testing.T, names ...string) *world {
+// newControlPlanes starts control planes with these names. The first one is the first of the cluster.
+func newControlPlanes(t *testing.T, names ...string) *controlPlanes {
 	t.Helper()
-	return newWorldAt(t, "127.0.0.", names...)
+	return newControlPlanesAt(t, "127.0.0.", names...)
 }
 
-// newWorldAt is newWorld at addresses of the loopback interface that begin with a network's.
-func newWorldAt(t *testing.T, network string, names ...string) *world {
+// newControlPlanesAt is newControlPlanes at addresses of the loopback interface that begin with a network's.
+func newControlPlanesAt(t *testing.T, network string, names ...string) *controlPlanes {
 	t.Helper()
 	w := newEtcd(t, standalonetest.StartMembers(t, 3))
 	w.network = network
@@ -60,14 +60,14 @@ func newWorldAt(t *testing.T, network string, names ...string) *world {
 	return w
 }
 
-// newEtcd returns a world without control planes.
-func newEtcd(t *testing.T, members *standalonetest.Members) *world {
+// newEtcd returns an etcd without control planes.
+func newEtcd(t *testing.T, members *standalonetest.Members) *controlPlanes {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{
+	w := &controlPlanes{
 		t: t, dir: dir, members: members, planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{},
 		joins: map[string][]string{}, port: "0", under: map[string][]string{},
 	}
@@ -76,7 +76,7 @@ func newEtcd(t *testing.T, members *standalonetest.Members) *world {
 }
 
 // startAll starts control planes for the first time, one of which invites the others.
-func (w *world) startAll(names []string) {
+func (w *controlPlanes) startAll(names []string) {
 	w.t.Helper()
 	for i, name := range names {
 		if i > 0 {
@@ -90,7 +90,7 @@ func (w *world) startAll(names []string) {
 	}
 }
 
-func (w *world) close() {
+func (w *controlPlanes) close() {
 	for _, p := range w.planes {
 		p.Stop()
 	}
@@ -102,10 +102,10 @@ func (w *world) close() {
 	_ = os.RemoveAll(w.dir)
 }
 
-func (w *world) dirOf(name string) string { return filepath.Join(w.dir, name) }
+func (w *controlPlanes) dirOf(name string) string { return filepath.Join(w.dir, name) }
 
 // invite makes a control plane invite another one.
-func (w *world) invite(by, name string) {
+func (w *controlPlanes) invite(by, name string) {
 	w.t.Helper()
 	file, err := w.planes[by].Invite(name, "--control-plane")
 	if err != nil {
@@ -115,14 +115,14 @@ func (w *world) invite(by, name string) {
 }
 
 // copyKeys gives a control plane the keys of another one.
-func (w *world) copyKeys(from, to string) {
+func (w *controlPlanes) copyKeys(from, to string) {
 	w.t.Helper()
 	if err := os.CopyFS(filepath.Join(w.dirOf(to), "pki"), os.DirFS(filepath.Join(w.dirOf(from), "pki"))); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *world) flags(name string) []string {
+func (w *controlPlanes) flags(name string) []string {
 	o := w.members.Options
 	return append([]string{
 		"--name", name, "--listen", w.network + name[1:] + ":" + w.port,
@@ -133,7 +133,7 @@ func (w *world) flags(name string) []string {
 
 // start starts a control plane, for the first time or again. Like its systemd unit, it restarts one that gives up
 // because the store does not respond in time.
-func (w *world) start(name string) {
+func (w *controlPlanes) start(name string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
@@ -152,7 +152,7 @@ func (w *world) start(name string) {
 	}
 }
 
-func (w *world) eventually(what string, missing func() error) {
+func (w *controlPlanes) eventually(what string, missing func() error) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		if err := missing(); err != nil {
@@ -162,7 +162,7 @@ func (w *world) eventually(what string, missing func() error) {
 	})
 }
 
-func (w *world) driverOf(by, node string) (id string, err error) {
+func (w *controlPlanes) driverOf(by, node string) (id string, err error) {
 	n, err := w.clients[by].StorageV1().CSINodes().Get(w.t.Context(), node, metav1.GetOptions{})
 	if err != nil {
 		return "", err
@@ -176,19 +176,19 @@ func (w *world) driverOf(by, node string) (id string, err error) {
 }
 
 // leader returns the name of the control plane that runs the controllers of the cluster, according to another one.
-func (w *world) leader(by string) (string, error) {
+func (w *controlPlanes) leader(by string) (string, error) {
 	return plane.Leader(w.t.Context(), w.clients[by], maps.Keys(w.planes))
 }
 
 // mount creates a claim, and a Pod with it on a node, and waits until it is mounted. by is the control plane whose API
 // is used.
-func (w *world) mount(by, name, node string) {
+func (w *controlPlanes) mount(by, name, node string) {
 	w.t.Helper()
 	w.use(by, plane.Claim(name, "8Mi"), node)
 }
 
 // use is mount with a claim. It returns the path at which it is mounted.
-func (w *world) use(by string, claim *corev1.PersistentVolumeClaim, node string) (path string) {
+func (w *controlPlanes) use(by string, claim *corev1.PersistentVolumeClaim, node string) (path string) {
 	w.t.Helper()
 	name := claim.Name
 	w.create(by, claim)
@@ -211,7 +211,7 @@ func (w *world) use(by string, claim *corev1.PersistentVolumeClaim, node string)
 	return path
 }
 
-func (w *world) create(by string, c *corev1.PersistentVolumeClaim) {
+func (w *controlPlanes) create(by string, c *corev1.PersistentVolumeClaim) {
 	w.t.Helper()
 	w.eventually("create claim "+c.Name, func() error {
 		_, err := w.clients[by].CoreV1().PersistentVolumeClaims("default").Create(w.t.Context(), c, metav1.CreateOptions{})
@@ -220,7 +220,7 @@ func (w *world) create(by string, c *corev1.PersistentVolumeClaim) {
 }
 
 // bound waits until a claim is bound, and returns its volume.
-func (w *world) bound(by, name string) (volume *corev1.PersistentVolume) {
+func (w *controlPlanes) bound(by, name string) (volume *corev1.PersistentVolume) {
 	w.t.Helper()
 	w.eventually("claim "+name+" is bound", func() error {
 		c, err := w.clients[by].CoreV1().PersistentVolumeClaims("default").Get(w.t.Context(), name, metav1.GetOptions{})
@@ -237,7 +237,7 @@ func (w *world) bound(by, name string) (volume *corev1.PersistentVolume) {
 }
 
 // delete deletes the Pod and the claim with a name, and waits until the claim is gone.
-func (w *world) delete(by, name string) {
+func (w *controlPlanes) delete(by, name string) {
 	w.t.Helper()
 	w.eventually("delete "+name, func() error {
 		ctx, core := w.t.Context(), w.clients[by].CoreV1()
@@ -262,7 +262,7 @@ func ignoreExists(err error) error {
 }
 
 // immediate creates a class whose volumes are created without a Pod, and so for no node.
-func (w *world) immediate(by string) {
+func (w *controlPlanes) immediate(by string) {
 	w.t.Helper()
 	_, err := w.clients[by].StorageV1().StorageClasses().Create(w.t.Context(), &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "immediate"}, Provisioner: volume.LocalDriver,
@@ -281,14 +281,14 @@ func immediateClaim(name string) *corev1.PersistentVolumeClaim {
 }
 
 // nothingLeft waits until there is nothing of volumes in the API, at the drivers and on the hosts.
-func (w *world) nothingLeft(by string) {
+func (w *controlPlanes) nothingLeft(by string) {
 	w.t.Helper()
 	w.eventually("everything is gone", func() error { return w.onlyLeft(by, nil) })
 }
 
 // onlyLeft returns an error unless these are all objects and remains of volumes in the API, at the drivers and on the
 // hosts.
-func (w *world) onlyLeft(by string, want []string) error {
+func (w *controlPlanes) onlyLeft(by string, want []string) error {
 	now, err := w.leftovers(by)
 	if err != nil {
 		return err
@@ -304,7 +304,7 @@ func (w *world) onlyLeft(by string, want []string) error {
 }
 
 // leftovers names all objects and remains of volumes in the API, at the drivers and on the hosts.
-func (w *world) leftovers(by string) ([]string, error) {
+func (w *controlPlanes) leftovers(by string) ([]string, error) {
 	all, err := plane.Objects(w.t.Context(), w.clients[by])
 	if err != nil {
 		return nil, err

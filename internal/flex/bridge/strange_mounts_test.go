@@ -20,7 +20,7 @@ import (
 // other data. What remains of the first is not mistaken for the second.
 func TestMadeAnew(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
 	old := w.volume(d, "pv-1", map[string]string{"file": "old", "size": "32Mi"})
@@ -41,7 +41,7 @@ func TestMadeAnew(t *testing.T) {
 // record, does not pass for the volume.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	w.install("scratch")
 	drivers := w.run(lofs, scratch)
@@ -84,7 +84,7 @@ func TestStrangers(t *testing.T) {
 // volume alone, so it is detached even if its record is lost.
 func TestInlineRecordIsLost(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.inline(w.run(lofs)[0], "1", map[string]string{"file": "a", "size": "32Mi"})
 	w.ok(v.publish())
@@ -98,7 +98,7 @@ func TestInlineRecordIsLost(t *testing.T) {
 // TestHalfPublished: what is mounted for a Pod privately keeps the device, too.
 func TestHalfPublished(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	v.forward()
@@ -114,7 +114,7 @@ func unmount(path string) error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW
 // is detached, even if the driver no longer attaches.
 func TestInlineNoLongerAttaches(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	v := w.inline(w.run(lofs)[0], "1", map[string]string{"file": "a", "size": "32Mi"})
 	w.on("mountdevice", `trap - EXIT; kill -9 $$`)
@@ -150,7 +150,7 @@ func TestInlineNoLongerAttaches(t *testing.T) {
 // and kept drivers of others would be started.
 func TestRootOfOthers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	for what, change := range map[string]func() error{
 		"owner": func() error { return os.Chown(w.root, 12345, 0) },
 		"mode":  func() error { return os.Chmod(w.root, 0o777) },
@@ -172,7 +172,7 @@ func TestRootOfOthers(t *testing.T) {
 // TestMadeByMany: many concurrent requests for one volume create one, completely.
 func TestMadeByMany(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	w.run(scratch)
 	name := decide.Name{Vendor: "example.com", Driver: "scratch"}
@@ -206,7 +206,7 @@ func TestMadeByMany(t *testing.T) {
 // one gets it, and neither shows the other's data.
 func TestSameDirectoryAtOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	d := w.run(scratch)[0]
 	both := []*volumeOf{
@@ -240,7 +240,7 @@ func TestSameDirectoryAtOnce(t *testing.T) {
 // unmounts nothing.
 func TestUnpublishOfAnother(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("scratch")
 	d := w.run(scratch)[0]
 	v, other := w.volume(d, "pv-1", nil), w.volume(d, "pv-2", nil)
@@ -260,7 +260,7 @@ func TestUnpublishOfAnother(t *testing.T) {
 // when the disk has space again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newBridged(t)
 	w.install("lofs")
 	w.ok(os.Mkdir(w.root, 0o700))
 	w.ok(unix.Mount("small", w.root, "tmpfs", 0, "size=256k,mode=0700"))

@@ -49,8 +49,8 @@ const (
 	password = "correct-horse-battery"
 )
 
-// world is a server with its cluster and its driver.
-type world struct {
+// backups is a server with its cluster and its driver.
+type backups struct {
 	t      *testing.T
 	api    *kubetest.API
 	driver *csitest.Driver
@@ -91,16 +91,16 @@ func objects() (*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *clu
 	return vs, content, class, service
 }
 
-// newWorld starts everything. change may change the objects before.
-func newWorld(
-	t *testing.T, change func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent),
-) *world {
+// newBackups starts everything. change may change the objects before.
+func newBackups(
+	t *testing.T, change func(w *backups, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent),
+) *backups {
 	t.Helper()
 	vs, content, class, service := objects()
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "login"}, Data: map[string][]byte{"key": []byte(password)},
 	}
-	w := &world{t: t, tokens: map[string]string{token: "backups"}}
+	w := &backups{t: t, tokens: map[string]string{token: "backups"}}
 	w.opts.Limit = 10 * time.Minute
 	w.driver = csitest.InMemory(t, csitest.Config{Plugin: csi.PluginCapabilities{SnapshotMetadata: true}})
 	w.driver.OnBlocks(says(variable(0, 10, 20, 10)))
@@ -121,7 +121,7 @@ func newWorld(
 }
 
 // serve serves over TLS and a connection in memory until the test ends.
-func (w *world) serve() {
+func (w *backups) serve() {
 	w.t.Helper()
 	pair, pool := newCertificate(w.t, "one")
 	l := bufconn.Listen(64 << 10)
@@ -148,7 +148,7 @@ func (w *world) serve() {
 }
 
 // reviewToken answers as an API server does.
-func (w *world) reviewToken(a clienttesting.Action) (bool, runtime.Object, error) {
+func (w *backups) reviewToken(a clienttesting.Action) (bool, runtime.Object, error) {
 	r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
 	audience, known := w.tokens[r.Spec.Token]
 	switch {
@@ -168,7 +168,7 @@ func (w *world) reviewToken(a clienttesting.Action) (bool, runtime.Object, error
 	return true, r, nil
 }
 
-func (w *world) reviewAccess(a clienttesting.Action) (bool, runtime.Object, error) {
+func (w *backups) reviewAccess(a clienttesting.Action) (bool, runtime.Object, error) {
 	r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 	asked := r.Spec.ResourceAttributes
 	r.Status.Allowed = w.refuses == "" && r.Spec.User == "backup" && slices.Equal(r.Spec.Groups, []string{"programs"}) &&
@@ -184,7 +184,7 @@ func request() *api.GetMetadataAllocatedRequest {
 }
 
 // ask requests the blocks of a snapshot, and returns them and the end of the stream.
-func (w *world) ask(q *api.GetMetadataAllocatedRequest) string {
+func (w *backups) ask(q *api.GetMetadataAllocatedRequest) string {
 	w.t.Helper()
 	stream, err := w.dial().GetMetadataAllocated(w.t.Context(), q)
 	if err != nil {

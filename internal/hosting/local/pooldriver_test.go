@@ -74,8 +74,8 @@ func letGo() error {
 	return err
 }
 
-// world is a driver over a pool of its own, and a client of it.
-type world struct {
+// poolDriver is a driver over a pool of its own, and a client of it.
+type poolDriver struct {
 	*testing.T
 	dir, pool string
 	keep      int64
@@ -86,12 +86,12 @@ type world struct {
 	stop      func()
 }
 
-// newWorld serves a driver until the test ends. Then nothing of its volumes
+// newPoolDriver serves a driver until the test ends. Then nothing of its volumes
 // may be mounted or attached.
-func newWorld(t *testing.T) *world {
+func newPoolDriver(t *testing.T) *poolDriver {
 	t.Helper()
 	dir := newDir(t)
-	w := &world{T: t, dir: dir, pool: filepath.Join(dir, "pool")}
+	w := &poolDriver{T: t, dir: dir, pool: filepath.Join(dir, "pool")}
 	w.start()
 	return w
 }
@@ -150,7 +150,7 @@ func loops(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-func (w *world) start() {
+func (w *poolDriver) start() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -177,7 +177,7 @@ func (w *world) start() {
 }
 
 // restart stops the driver gracefully, and serves another one.
-func (w *world) restart() {
+func (w *poolDriver) restart() {
 	w.Helper()
 	w.stop()
 	w.start()
@@ -196,7 +196,7 @@ func awaitSocket(t *testing.T, path string) {
 
 // dial makes clients whose calls wait for a driver, unless the options say
 // otherwise.
-func (w *world) dial(socket string, opts ...grpc.CallOption) {
+func (w *poolDriver) dial(socket string, opts ...grpc.CallOption) {
 	w.Helper()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(append([]grpc.CallOption{grpc.WaitForReady(true)}, opts...)...))
@@ -206,7 +206,7 @@ func (w *world) dial(socket string, opts ...grpc.CallOption) {
 	w.m = csipb.NewSnapshotMetadataClient(conn)
 }
 
-func (w *world) ok(err error) {
+func (w *poolDriver) ok(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -214,7 +214,7 @@ func (w *world) ok(err error) {
 }
 
 // refused wants an error of that code whose message has all the words.
-func (w *world) refused(what string, err error, code codes.Code, words ...string) {
+func (w *poolDriver) refused(what string, err error, code codes.Code, words ...string) {
 	w.Helper()
 	if status.Code(err) != code {
 		w.Errorf("%s: %v, want %s", what, err, code)
@@ -267,11 +267,11 @@ func fromSnapshot(id string) *csipb.VolumeContentSource {
 
 // disk is a volume and where it is used.
 type disk struct {
-	*world
+	*poolDriver
 	id, fsType, staging, target string
 }
 
-func (w *world) create(name string, size int64, fsType string, source *csipb.VolumeContentSource) *disk {
+func (w *poolDriver) create(name string, size int64, fsType string, source *csipb.VolumeContentSource) *disk {
 	w.Helper()
 	r := request(name, size, fsType)
 	r.VolumeContentSource = source
@@ -280,7 +280,7 @@ func (w *world) create(name string, size int64, fsType string, source *csipb.Vol
 	return w.disk(name, v.GetVolume().GetVolumeId(), fsType)
 }
 
-func (w *world) disk(name, id, fsType string) *disk {
+func (w *poolDriver) disk(name, id, fsType string) *disk {
 	d := &disk{w, id, fsType, filepath.Join(w.dir, name+"-staging"), filepath.Join(w.dir, name+"-target")}
 	if err := os.Mkdir(d.staging, 0o700); err != nil && !os.IsExist(err) {
 		w.Fatal(err)
@@ -288,14 +288,14 @@ func (w *world) disk(name, id, fsType string) *disk {
 	return d
 }
 
-func (w *world) snapshot(name, id string) string {
+func (w *poolDriver) snapshot(name, id string) string {
 	w.Helper()
 	s, err := w.c.CreateSnapshot(w.Context(), &csipb.CreateSnapshotRequest{Name: name, SourceVolumeId: id})
 	w.ok(err)
 	return s.GetSnapshot().GetSnapshotId()
 }
 
-func (w *world) delete(id string) error {
+func (w *poolDriver) delete(id string) error {
 	if strings.HasPrefix(id, "snap-") {
 		_, err := w.c.DeleteSnapshot(w.Context(), &csipb.DeleteSnapshotRequest{SnapshotId: id})
 		return err
@@ -438,7 +438,7 @@ func (d *disk) size() int64 {
 }
 
 // empty wants nothing in the pool but what a new one has.
-func (w *world) empty() {
+func (w *poolDriver) empty() {
 	w.Helper()
 	for _, k := range []kind{volumes, snapshots, groups} {
 		entries, err := os.ReadDir(filepath.Join(w.pool, string(k)))

@@ -34,8 +34,8 @@ const (
 	docker, dockerd = "/usr/bin/docker", "/usr/sbin/dockerd"
 )
 
-// world is a control plane, the plugin beside it, and engines.
-type world struct {
+// dockerHost is a control plane, the plugin beside it, and engines.
+type dockerHost struct {
 	t     *testing.T
 	dir   string
 	plane *plane.Plane
@@ -50,15 +50,15 @@ type world struct {
 	over []string
 }
 
-// newWorld starts a control plane, and the program volplane with the arguments that serve the plugin; without any, the
-// control plane serves it.
-func newWorld(t *testing.T, serve func(w *world) []string) *world {
+// newDockerHost starts a control plane, and the program volplane with the arguments that serve the plugin; without any,
+// the control plane serves it.
+func newDockerHost(t *testing.T, serve func(w *dockerHost) []string) *dockerHost {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, dir: dir, driver: filepath.Base(dir)}
+	w := &dockerHost{t: t, dir: dir, driver: filepath.Base(dir)}
 	w.flags = []string{"--listen", plane.FreeAddress("127.0.0.1")}
 	w.socket = filepath.Join("/run/docker/plugins", w.driver+".sock")
 	t.Cleanup(w.close)
@@ -77,16 +77,16 @@ func newWorld(t *testing.T, serve func(w *world) []string) *world {
 }
 
 // ownProgram serves the plugin from a program that does nothing else.
-func ownProgram(w *world) []string { return w.pluginArgs(grace) }
+func ownProgram(w *dockerHost) []string { return w.pluginArgs(grace) }
 
-func (w *world) pluginArgs(grace time.Duration) []string {
+func (w *dockerHost) pluginArgs(grace time.Duration) []string {
 	return []string{
 		"docker-plugin", "--kubeconfig", w.plane.Kubeconfig(), "--socket", w.socket, "--node", "node1", "--grace",
 		grace.String(),
 	}
 }
 
-func (w *world) startPlane() {
+func (w *dockerHost) startPlane() {
 	w.t.Helper()
 	var err error
 	if w.plane, err = plane.Start(w.t.Context(), filepath.Join(w.dir, "plane"), w.flags...); err != nil {
@@ -98,7 +98,7 @@ func (w *world) startPlane() {
 }
 
 // startDocker starts a dockerd of this test only. It may have more flags than the usual ones.
-func (w *world) startDocker(flags ...string) {
+func (w *dockerHost) startDocker(flags ...string) {
 	w.t.Helper()
 	args := append([]string{
 		"--data-root", w.path("docker"), "--exec-root", w.path("exec"), "--pidfile", w.path("dockerd.pid"), "-H",
@@ -113,7 +113,7 @@ func (w *world) startDocker(flags ...string) {
 }
 
 // killDocker ends docker between any two of its instructions, and waits for its containerd to end with it.
-func (w *world) killDocker() {
+func (w *dockerHost) killDocker() {
 	w.t.Helper()
 	pid, err := os.ReadFile(w.path("exec/containerd/containerd.pid"))
 	if err != nil {
@@ -128,7 +128,7 @@ func (w *world) killDocker() {
 	})
 }
 
-func (w *world) restartDocker() {
+func (w *dockerHost) restartDocker() {
 	w.t.Helper()
 	if err := w.engine.Restart(); err != nil {
 		w.t.Fatal(err)
@@ -136,7 +136,7 @@ func (w *world) restartDocker() {
 	w.waitForDocker()
 }
 
-func (w *world) waitForDocker() {
+func (w *dockerHost) waitForDocker() {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		if out, err := w.tryDocker("info"); err != nil {
@@ -146,10 +146,10 @@ func (w *world) waitForDocker() {
 	})
 }
 
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+func (w *dockerHost) path(name string) string { return filepath.Join(w.dir, name) }
 
 // writeImage writes the image of all containers: Debian's static busybox, and a file in /seed.
-func (w *world) writeImage() {
+func (w *dockerHost) writeImage() {
 	w.t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
@@ -191,14 +191,14 @@ func run(ctx context.Context, env []string, program string, args ...string) (str
 	return strings.TrimSpace(string(out)), err
 }
 
-func (w *world) tryDocker(args ...string) (string, error) {
+func (w *dockerHost) tryDocker(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), patience)
 	defer cancel()
 	return run(ctx, []string{"DOCKER_CONFIG=" + w.dir}, docker, append([]string{"-H", "unix://" + w.path("docker.sock")},
 		args...)...)
 }
 
-func (w *world) docker(args ...string) string {
+func (w *dockerHost) docker(args ...string) string {
 	w.t.Helper()
 	out, err := w.tryDocker(args...)
 	if err != nil {
@@ -208,14 +208,14 @@ func (w *world) docker(args ...string) string {
 }
 
 // volume creates a volume with a file in it.
-func (w *world) volume(name string) {
+func (w *dockerHost) volume(name string) {
 	w.t.Helper()
 	w.docker("volume", "create", "-d", w.driver, "-o", "size=16Mi", name)
 	w.docker("run", "--rm", "--network", "none", "-v", name+":/data", image, "/bin/sh", "-c", "echo "+name+" > /data/file")
 }
 
 // sleeps starts a container that has a volume, and sleeps.
-func (w *world) sleeps(name, volume string, flags ...string) {
+func (w *dockerHost) sleeps(name, volume string, flags ...string) {
 	w.t.Helper()
 	args := append([]string{
 		"run", "-d", "--init=false", "--stop-timeout", "1", "--network", "none", "--name", name, "-v",
@@ -225,7 +225,7 @@ func (w *world) sleeps(name, volume string, flags ...string) {
 }
 
 // intact checks the file of a volume in a container that runs.
-func (w *world) intact(container, volume string) {
+func (w *dockerHost) intact(container, volume string) {
 	w.t.Helper()
 	if got := w.docker("exec", container, "/bin/busybox", "cat", "/data/file"); got != volume {
 		w.t.Errorf("the file in volume %s is %q", volume, got)
@@ -233,7 +233,7 @@ func (w *world) intact(container, volume string) {
 }
 
 // unused waits until no Pod of a volume is left.
-func (w *world) unused(volume string) {
+func (w *dockerHost) unused(volume string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		left, err := w.users(volume)
@@ -242,7 +242,7 @@ func (w *world) unused(volume string) {
 }
 
 // users are the Pods of a volume, or of all if it is empty.
-func (w *world) users(volume string) (names []string, err error) {
+func (w *dockerHost) users(volume string) (names []string, err error) {
 	pods, err := w.client.CoreV1().Pods("").List(w.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func (w *world) users(volume string) (names []string, err error) {
 }
 
 // nothingUses waits until no Pod, mount or loop device of any volume is left.
-func (w *world) nothingUses() {
+func (w *dockerHost) nothingUses() {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		left, err := w.users("")
@@ -273,11 +273,11 @@ func (w *world) nothingUses() {
 }
 
 // gone marks a row as finished: nothing uses its volume after a while; see end.
-func (w *world) gone(volume string) { w.over = append(w.over, volume) }
+func (w *dockerHost) gone(volume string) { w.over = append(w.over, volume) }
 
 // end waits until nothing uses the volumes of all rows, removes the volumes, whose files must be unchanged, and waits
 // until nothing is left.
-func (w *world) end() {
+func (w *dockerHost) end() {
 	w.t.Helper()
 	w.nothingUses()
 	for _, volume := range w.over {
@@ -289,7 +289,7 @@ func (w *world) end() {
 	})
 }
 
-func (w *world) remove(volume string) {
+func (w *dockerHost) remove(volume string) {
 	w.t.Helper()
 	got := w.docker("run", "--rm", "--network", "none", "-v", volume+":/data", image, "/bin/busybox", "cat", "/data/file")
 	if got != volume {
@@ -325,7 +325,7 @@ func holdingThreads() map[string]string {
 	return out
 }
 
-func (w *world) close() {
+func (w *dockerHost) close() {
 	if w.engine != nil {
 		if w.t.Failed() {
 			w.t.Logf("volumes are mounted in other namespaces for %q", holdingThreads())

@@ -23,7 +23,7 @@ type ledger struct {
 	at chan uint32
 }
 
-func (w *world) newLedger(first, second *disk) *ledger {
+func (w *poolDriver) newLedger(first, second *disk) *ledger {
 	w.Helper()
 	open := func(d *disk) *os.File {
 		f, err := os.OpenFile(filepath.Join(d.target, "ledger"), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -78,7 +78,7 @@ func (d *disk) last() uint32 {
 }
 
 // restoredLast returns the last number in a volume that is made from a group's snapshot of a volume.
-func (w *world) restoredLast(g *csipb.VolumeGroupSnapshot, of *disk) uint32 {
+func (w *poolDriver) restoredLast(g *csipb.VolumeGroupSnapshot, of *disk) uint32 {
 	w.Helper()
 	i := slices.IndexFunc(g.GetSnapshots(), func(s *csipb.Snapshot) bool { return s.GetSourceVolumeId() == of.id })
 	s := g.GetSnapshots()[i]
@@ -93,7 +93,7 @@ func (w *world) restoredLast(g *csipb.VolumeGroupSnapshot, of *disk) uint32 {
 // second volume has, the first one has, too, and at most one number more. Both go on afterwards.
 func TestGroupIsOneMoment(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newPoolDriver(t)
 	// There is so much to copy that the program would continue in the meantime.
 	a, b := w.create("a", 128*mib, "ext4", nil), w.create("b", 128*mib, "ext4", nil)
 	for _, d := range []*disk{a, b} {
@@ -140,14 +140,14 @@ func TestKilledInGroup(t *testing.T) {
 	b.use()
 	l := p.newLedger(a, b)
 	kills := 0
-	goesOn := func(*world) {
+	goesOn := func(*poolDriver) {
 		for now := <-l.at; <-l.at < now+2; {
 		}
 	}
 	for i := range 12 {
 		name := fmt.Sprint("g", i)
 		id := groups.idOf(name)
-		p = p.killedIn(step{"group", func(w *world) error {
+		p = p.killedIn(step{"group", func(w *poolDriver) error {
 			_, err := w.group(name, a.id, b.id)
 			return err
 		}, goesOn}, &kills)
@@ -158,7 +158,7 @@ func TestKilledInGroup(t *testing.T) {
 				t.Errorf("the first volume has the numbers up to %d, the second one up to %d", n, m)
 			}
 		}
-		p = p.killedIn(step{"delete group", func(w *world) error { return w.deleteGroup(id) }, goesOn}, &kills)
+		p = p.killedIn(step{"delete group", func(w *poolDriver) error { return w.deleteGroup(id) }, goesOn}, &kills)
 	}
 	p.ok(l.close())
 	t.Logf("killed %d times before the answer", kills)
@@ -166,7 +166,7 @@ func TestKilledInGroup(t *testing.T) {
 		t.Error("no driver was killed before its answer")
 	}
 	for _, d := range []*disk{a, b} {
-		d.world = p.world
+		d.poolDriver = p.poolDriver
 		d.rest()
 		p.ok(p.delete(d.id))
 	}

@@ -27,8 +27,8 @@ import (
 // patience bounds each wait. The back-off of a watch that has failed several times is up to a minute.
 const patience = 4 * time.Minute
 
-// world is a control plane, and hosts that reach it over a network each.
-type world struct {
+// network is a control plane, and hosts that reach it over a network each.
+type network struct {
 	t     *testing.T
 	ctx   context.Context
 	dir   string
@@ -53,10 +53,10 @@ type host struct {
 	agent *plane.Process
 }
 
-// newWorld starts a control plane that calls the array itself, and hosts with node agents.
-func newWorld(t *testing.T, names ...string) *world {
+// newNetwork starts a control plane that calls the array itself, and hosts with node agents.
+func newNetwork(t *testing.T, names ...string) *network {
 	t.Helper()
-	w := startWorld(t, names...)
+	w := startNetwork(t, names...)
 	w.array.Serve(t, "node1", filepath.Join(w.plane.Dir, "node"))
 	for _, name := range names {
 		w.addHost(name)
@@ -68,14 +68,14 @@ func newWorld(t *testing.T, names ...string) *world {
 	return w
 }
 
-// startWorld starts a control plane whose certificate is valid at the addresses of these hosts.
-func startWorld(t *testing.T, names ...string) *world {
+// startNetwork starts a control plane whose certificate is valid at the addresses of these hosts.
+func startNetwork(t *testing.T, names ...string) *network {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, ctx: t.Context(), dir: dir, hosts: map[string]*host{}}
+	w := &network{t: t, ctx: t.Context(), dir: dir, hosts: map[string]*host{}}
 	t.Cleanup(w.close)
 	w.array = array.New(filepath.Join(dir, "array"))
 	listen := plane.FreeAddress("0.0.0.0")
@@ -90,13 +90,13 @@ func startWorld(t *testing.T, names ...string) *world {
 }
 
 // address returns the address of one end of a host's cable. The last letter of the host's name chooses
-// the network, since worlds of several tests exist at the same time.
+// the network, since those of several tests exist at the same time.
 func address(host string, end int) string {
 	return fmt.Sprintf("10.213.%d.%d", host[len(host)-1], end)
 }
 
 // startPlane starts the control plane, for the first time or after it ended.
-func (w *world) startPlane() {
+func (w *network) startPlane() {
 	w.t.Helper()
 	var err error
 	if w.plane, err = plane.Start(w.ctx, filepath.Join(w.dir, "plane"), w.flags...); err != nil {
@@ -107,7 +107,7 @@ func (w *world) startPlane() {
 }
 
 // restartPlane kills the control plane and starts it again.
-func (w *world) restartPlane() {
+func (w *network) restartPlane() {
 	w.t.Helper()
 	w.restarts++
 	w.plane.Kill()
@@ -115,7 +115,7 @@ func (w *world) restartPlane() {
 }
 
 // addHost creates a host.
-func (w *world) addHost(name string) {
+func (w *network) addHost(name string) {
 	w.t.Helper()
 	h := &host{name: name, cable: fmt.Sprint("vp-", name)}
 	// An interrupted run has left a namespace and a cable with the same names.
@@ -132,7 +132,7 @@ func (w *world) addHost(name string) {
 }
 
 // startAgent runs the node agent of a host.
-func (w *world) startAgent(name string) {
+func (w *network) startAgent(name string) {
 	w.t.Helper()
 	config, err := w.plane.Invite(name, "--server", address(name, 1)+":"+w.port)
 	w.must(err)
@@ -143,9 +143,9 @@ func (w *world) startAgent(name string) {
 	w.must(err)
 }
 
-func (w *world) root(name string) string { return filepath.Join(w.dir, name) }
+func (w *network) root(name string) string { return filepath.Join(w.dir, name) }
 
-func (w *world) ip(args ...string) {
+func (w *network) ip(args ...string) {
 	w.t.Helper()
 	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 		w.t.Fatalf("ip %s: %v: %s", strings.Join(args, " "), err, out)
@@ -153,10 +153,10 @@ func (w *world) ip(args ...string) {
 }
 
 // disconnect removes a host from its network, and reconnect restores it.
-func (w *world) disconnect(name string) { w.ip("link", "set", w.hosts[name].cable, "down") }
-func (w *world) reconnect(name string)  { w.ip("link", "set", w.hosts[name].cable, "up") }
+func (w *network) disconnect(name string) { w.ip("link", "set", w.hosts[name].cable, "down") }
+func (w *network) reconnect(name string)  { w.ip("link", "set", w.hosts[name].cable, "up") }
 
-func (w *world) close() {
+func (w *network) close() {
 	for name, h := range w.hosts {
 		if h.agent != nil {
 			h.agent.Stop()
@@ -173,7 +173,7 @@ func (w *world) close() {
 	_ = os.RemoveAll(w.dir)
 }
 
-func (w *world) must(err error) {
+func (w *network) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -182,7 +182,7 @@ func (w *world) must(err error) {
 
 // eventually waits until the function returns neither a text nor an error. The API server may be down at
 // times, so errors are not final.
-func (w *world) eventually(what string, missing func() (string, error)) {
+func (w *network) eventually(what string, missing func() (string, error)) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		text, err := missing()
@@ -194,7 +194,7 @@ func (w *world) eventually(what string, missing func() (string, error)) {
 }
 
 // waitForRegistration waits until a node has registered the driver.
-func (w *world) waitForRegistration(name string) {
+func (w *network) waitForRegistration(name string) {
 	w.t.Helper()
 	w.eventually("driver is registered at "+name, func() (string, error) {
 		n, err := w.client.StorageV1().CSINodes().Get(w.ctx, name, metav1.GetOptions{})
@@ -211,7 +211,7 @@ func (w *world) waitForRegistration(name string) {
 }
 
 // createClaim creates a claim of the array's class, waits until it is bound, and returns its volume.
-func (w *world) createClaim(name string) (volume string) {
+func (w *network) createClaim(name string) (volume string) {
 	w.t.Helper()
 	_, err := w.client.StorageV1().StorageClasses().Create(w.ctx,
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "array"}, Provisioner: array.Driver},
@@ -237,7 +237,7 @@ func (w *world) createClaim(name string) (volume string) {
 }
 
 // createPod creates a Pod that uses the claim.
-func (w *world) createPod(name, claim, node string) {
+func (w *network) createPod(name, claim, node string) {
 	w.t.Helper()
 	w.eventually("create pod "+name, func() (string, error) {
 		_, err := w.client.CoreV1().Pods("default").Create(w.ctx, plane.Pod(name, claim, node), metav1.CreateOptions{})
@@ -246,7 +246,7 @@ func (w *world) createPod(name, claim, node string) {
 }
 
 // waitForMount waits until all volumes of the Pod are mounted.
-func (w *world) waitForMount(name string) {
+func (w *network) waitForMount(name string) {
 	w.t.Helper()
 	w.eventually("pod "+name+" is mounted", func() (string, error) {
 		pod, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
@@ -261,7 +261,7 @@ func (w *world) waitForMount(name string) {
 }
 
 // deletePod deletes a Pod. A forced deletion does not wait for the Pod's node.
-func (w *world) deletePod(name string, force bool) {
+func (w *network) deletePod(name string, force bool) {
 	w.t.Helper()
 	o := metav1.DeleteOptions{}
 	if force {
@@ -277,7 +277,7 @@ func (w *world) deletePod(name string, force bool) {
 }
 
 // waitForDeletion waits until the Pod does not exist.
-func (w *world) waitForDeletion(name string) {
+func (w *network) waitForDeletion(name string) {
 	w.t.Helper()
 	w.eventually("deletion of pod "+name, func() (string, error) {
 		_, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
@@ -289,7 +289,7 @@ func (w *world) waitForDeletion(name string) {
 }
 
 // setOutOfService adds or removes the taint that declares a node out of service.
-func (w *world) setOutOfService(name string, out bool) {
+func (w *network) setOutOfService(name string, out bool) {
 	w.t.Helper()
 	taints := "null"
 	if out {
@@ -301,7 +301,7 @@ func (w *world) setOutOfService(name string, out bool) {
 }
 
 // waitForWrite waits until a host has written to a volume again.
-func (w *world) waitForWrite(volume, host string) {
+func (w *network) waitForWrite(volume, host string) {
 	w.t.Helper()
 	before, _ := w.array.Counts(volume, host)
 	w.eventually("write by "+host, func() (string, error) {
@@ -313,7 +313,7 @@ func (w *world) waitForWrite(volume, host string) {
 }
 
 // waitForRefusedWrite waits until the array has refused another write of a host.
-func (w *world) waitForRefusedWrite(volume, host string) {
+func (w *network) waitForRefusedWrite(volume, host string) {
 	w.t.Helper()
 	_, before := w.array.Counts(volume, host)
 	w.eventually("refused write by "+host, func() (string, error) {
@@ -325,7 +325,7 @@ func (w *world) waitForRefusedWrite(volume, host string) {
 }
 
 // waitForHolders waits until exactly these hosts may write to a volume.
-func (w *world) waitForHolders(volume string, hosts ...string) {
+func (w *network) waitForHolders(volume string, hosts ...string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprint("volume is published to ", hosts), func() (string, error) {
 		if now := w.array.Holders(volume); strings.Join(now, " ") != strings.Join(hosts, " ") {
@@ -336,7 +336,7 @@ func (w *world) waitForHolders(volume string, hosts ...string) {
 }
 
 // waitForUnmount waits until a host has no mounts.
-func (w *world) waitForUnmount(name string) {
+func (w *network) waitForUnmount(name string) {
 	w.t.Helper()
 	w.eventually("unmount at "+name, func() (string, error) {
 		table, err := os.ReadFile("/proc/self/mountinfo")
