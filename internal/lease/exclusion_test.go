@@ -133,8 +133,8 @@ func arenaLeases() []string { return []string{"l0", "l1", "l2"} }
 
 // TestNeverTwoCall: processes with the leases of several roles, whose first one is short and whose others are long,
 // older ones whose leases are all short, and upstream's sidecars with one lease each are killed, told to end, suspended
-// and cut off from the API server; requests and answers are late or lost; all clocks differ, and are set to other times.
-// Never do two call under one lease, and when all is healthy again every lease has a holder that calls.
+// and cut off from the API server; requests and answers are late or lost; all clocks differ, and are set while
+// processes run. Never do two call under one lease, and when all is healthy again every lease has a holder that calls.
 func TestNeverTwoCall(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		seed := rapid.Uint64().Draw(r, "seed")
