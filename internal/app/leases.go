@@ -16,12 +16,16 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
+// onlyPlane is the holder's name of a control plane whose store is in its process. A process that has its objects in
+// another store, because they were moved or restored, is its only successor.
+const onlyPlane = "volplane-up"
+
 // LeadDrivers holds the leases of the drivers that the only control plane over its store reaches, until ctx ends. node
 // is the name of its node, and config has the identity of LeasesRole.
 func LeadDrivers(
 	ctx context.Context, config *rest.Config, node string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
 ) error {
-	leases, err := driverLeases(config, "volplane-up_"+node, reached, called, log)
+	leases, err := driverLeases(config, onlyPlane, reached, called, log)
 	if err != nil {
 		return err
 	}

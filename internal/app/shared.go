@@ -189,6 +189,7 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 	if err != nil {
 		return err
 	}
+	leases.Leases.Former = onlyPlane
 	leases.Assign = func(driver map[string]string) planes.Assignment {
 		return planes.OfControlPlane(driver, drivers.Scope, false)
 	}

@@ -402,6 +402,28 @@ func TestCertain(t *testing.T) {
 	})
 }
 
+// TestSuspendedHost: a holder whose host was suspended for longer than its lease lasts, while its clock stood still, is
+// not certain of its leases when the host resumes. It ends its work at the next renewal, and works again if no other
+// process has acquired them.
+func TestSuspendedHost(t *testing.T) {
+	compete(t, func(c *competition) {
+		p := c.start("a", sixLeases()...)
+		<-p.works
+		p.wire.asleep.Store(int64(usualTerm.Deadline))
+		if p.certain() {
+			c.Error("a process is certain of leases that ended while its host was suspended")
+		}
+		resumed := time.Now()
+		<-p.told
+		c.within("its work is told to end after", time.Since(resumed), 0, p.leases[0].times.Renew)
+		<-p.works
+		if !p.certain() {
+			c.Error("a process that has acquired its leases again is not certain of them")
+		}
+		p.stop()
+	})
+}
+
 // TestTimesWithoutOrder: times without order are an error.
 func TestTimesWithoutOrder(t *testing.T) {
 	term := usualTerm

@@ -3,6 +3,7 @@ package lease
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
@@ -14,11 +15,17 @@ import (
 
 // Client reads and writes the leases of a namespace for one process.
 type Client struct {
+	// Former is the name of a holder that cannot work while this process does, so that its leases are taken without
+	// waiting; empty if there is none.
+	Former string
+
 	namespace string
 	// identity is the holder's name for this process.
 	identity string
 	// labels are set on a lease when it is written.
 	labels map[string]string
+	// asleep returns how long the host has been suspended.
+	asleep func() time.Duration
 	watcher
 }
 
@@ -39,7 +46,7 @@ func newClient(
 	leases typedcoordinationv1.LeaseInterface, namespace, identity string, labels map[string]string,
 ) *Client {
 	return &Client{
-		namespace: namespace, identity: identity, labels: labels,
+		namespace: namespace, identity: identity, labels: labels, asleep: asleep,
 		watcher: watcher{leases: leases, followers: map[*follower]bool{}},
 	}
 }

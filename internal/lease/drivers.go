@@ -61,8 +61,8 @@ type driverCandidate struct {
 }
 
 // aloneTerm is long, because where this process has died no API server is left by which another one could take its
-// leases. It gives them back when it ends, and when it starts again after a crash it has the same identity. So many
-// drivers cost few renewals.
+// leases. It gives them back when it ends, and the one that has its objects after a crash takes them immediately, here
+// or where they were moved or restored to; see Client.Former. So many drivers cost few renewals.
 func aloneTerm() sidecar.Term {
 	return sidecar.Term{Duration: 30 * time.Minute, Deadline: 25 * time.Minute, Retry: 12 * time.Minute}
 }

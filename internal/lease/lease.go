@@ -40,8 +40,8 @@ type lease struct {
 	sighting
 	// held says that this process holds the lease, as far as it knows.
 	held bool
-	// until is when the process stops unless it renews the lease before. It counts from the start of a request, because
-	// others may see its effect from then on.
+	// until is when the process stops unless it renews the lease before, by Client.now. It counts from the start of a
+	// request, because others may see its effect from then on.
 	until time.Time
 	// rereads is how many renewals had to read the lease first.
 	rereads int64
@@ -75,7 +75,7 @@ func (l *lease) holds(held bool) {
 func (l *lease) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Until(l.until)
+	return l.until.Sub(l.now())
 }
 
 // valid says whether this process is certain that it holds the lease.
@@ -144,7 +144,7 @@ func (l *lease) acquire(ctx context.Context) error {
 // try makes one attempt to acquire the lease: a Plan to take it has been carried out. A lease that was given back is
 // not read again: the write names the version that the watch has shown, and fails if it is not the last.
 func (l *lease) try(ctx context.Context) decide.Plan {
-	began := time.Now()
+	began := l.now()
 	ctx, cancel := context.WithTimeout(ctx, l.times.Deadline/2)
 	defer cancel()
 	if free := l.free(); free != nil && l.write(ctx, free, began) == nil && l.valid() {
@@ -182,7 +182,7 @@ func (l *lease) facts(now *coordinationv1.Lease) decide.Facts {
 	l.see(now)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := decide.Facts{Me: l.identity, Held: l.held, Unchanged: time.Since(l.since)}
+	f := decide.Facts{Me: l.identity, Former: l.Former, Held: l.held, Unchanged: time.Since(l.since)}
 	f.Holder, f.Duration = holderOf(now)
 	if now != nil {
 		f.Mark = now.Annotations[volume.AnnHeldWith]
@@ -214,7 +214,7 @@ func (l *lease) keep(ctx context.Context, lose context.CancelCauseFunc) {
 	next := l.times.Renew
 	var last error
 	for l.pause(ctx, min(next, l.left())) {
-		began, left := time.Now(), l.left()
+		began, left := l.now(), l.left()
 		if left <= 0 {
 			lose(errors.Join(errDeadline, last))
 			return

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,6 +110,8 @@ type wire struct {
 	// when the process stands still.
 	away, suspended time.Time
 	only            string
+	// asleep is how long the process's host has been suspended, as a time.Duration: its clock stood still.
+	asleep atomic.Int64
 	// dead is closed when the process was killed.
 	dead chan struct{}
 }
@@ -194,8 +197,16 @@ func (w *wire) request(
 	return l, err
 }
 
-// shifted returns a lease as the process's clock has it, or as others have it.
-func shifted(l *coordinationv1.Lease, by time.Duration) *coordinationv1.Lease {
+// step sets the process's clock, as a user does, or a program that synchronizes it.
+func (w *wire) step() {
+	w.set(func() { w.clock = time.Duration(w.rand.IntN(7200)-3600) * time.Second })
+}
+
+// shifted returns a lease with the times of the process's clock.
+func (w *wire) shifted(l *coordinationv1.Lease) *coordinationv1.Lease {
+	w.mu.Lock()
+	by := w.clock
+	w.mu.Unlock()
 	l = l.DeepCopy()
 	for _, at := range []*metav1.MicroTime{l.Spec.RenewTime, l.Spec.AcquireTime} {
 		if at != nil {
@@ -217,14 +228,14 @@ func (w *wire) Get(ctx context.Context, name string, _ metav1.GetOptions) (*coor
 func (w *wire) Create(
 	ctx context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions,
 ) (*coordinationv1.Lease, error) {
-	l = shifted(l, w.clock)
+	l = w.shifted(l)
 	return w.request(ctx, l.Name, func() (*coordinationv1.Lease, error) { return w.server.put(l, true) })
 }
 
 func (w *wire) Update(
 	ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions,
 ) (*coordinationv1.Lease, error) {
-	l = shifted(l, w.clock)
+	l = w.shifted(l)
 	return w.request(ctx, l.Name, func() (*coordinationv1.Lease, error) { return w.server.put(l, false) })
 }
 
@@ -294,6 +305,7 @@ func (p *party) candidate(t rapid.TB, term sidecar.Term, log *slog.Logger, lease
 	t.Helper()
 	p.ours = true
 	client := newClient(p.wire, "default", p.name, map[string]string{"team": "storage"})
+	client.asleep = func() time.Duration { return time.Duration(p.wire.asleep.Load()) }
 	c, err := client.Candidate(leases, term, log)
 	if err != nil {
 		t.Fatal(err)

@@ -53,6 +53,13 @@ func (id identity) String() string {
 	return string(value)
 }
 
+// formatOf returns the format that the value of the key says, 0 if it says none.
+func formatOf(value []byte) int {
+	var id identity
+	_ = json.Unmarshal(value, &id)
+	return id.Format
+}
+
 func hashOf(ca []byte) string {
 	sum := sha256.Sum256(ca)
 	return hex.EncodeToString(sum[:])

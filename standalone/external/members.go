@@ -42,9 +42,10 @@ type answer struct {
 	// agrees means that it has answered a call that needs a quorum.
 	agrees bool
 	// revision is that of the store according to a quorum; 0 if the store does not permit this client to read. claimed
-	// means that the prefix has an identity.
+	// means that the prefix has an identity, which says the format of the keys.
 	revision int64
 	claimed  bool
+	format   int
 }
 
 // cluster returns the id of the store to which the address belongs.
@@ -65,12 +66,15 @@ func (m *member) ask(ctx context.Context) answer {
 			}
 		}
 	}
-	found, err := pb.NewKVClient(m.conn).Range(ctx, &pb.RangeRequest{Key: m.key, CountOnly: true})
+	found, err := pb.NewKVClient(m.conn).Range(ctx, &pb.RangeRequest{Key: m.key})
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 	default:
 		a.agrees = true // also if it permits nothing
 		a.revision, a.claimed = found.GetHeader().GetRevision(), found.GetCount() > 0
+		for _, kv := range found.GetKvs() {
+			a.format = formatOf(kv.GetValue())
+		}
 	}
 	return a
 }
@@ -85,13 +89,16 @@ type state struct {
 	// revision is the last one from a quorum, and begun means that the prefix has had an identity since.
 	revision int64
 	begun    bool
-	// replaced says why the store is not the one that responded before; "" if it is.
-	replaced string
+	// over says why the store may not be used any more: it is not the one that responded before, or a newer program
+	// writes to it. It is nil if the store may be used.
+	over error
 	// answered are the addresses that responded, agreeing those of them that answered a call which needs a quorum; away
 	// says, by address, why the others did not respond.
 	answered []string
 	agreeing []string
 	away     []string
+	// leader is the id of the member that leads, as far as one has answered.
+	leader uint64
 	// looked is when the members were queried, agreed when one last answered a call which needs a quorum.
 	looked, agreed time.Time
 }
@@ -121,7 +128,7 @@ func (s *Store) look(ctx context.Context) state {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.latest = s.latest.after(answers, time.Now())
-	s.latest.replaced = cmp.Or(s.latest.replaced, before.lost(answers))
+	s.latest.over = cmp.Or(s.latest.over, before.lost(answers))
 	return s.latest
 }
 
@@ -130,7 +137,7 @@ func (s state) after(answers []answer, now time.Time) state {
 	next := state{
 		Members: room.Members{All: s.All, Size: s.Size, Used: s.Used, Quota: s.Quota},
 		cluster: s.cluster, revision: s.revision, begun: s.begun, looked: now, agreed: s.lastAgreed(now),
-		replaced: s.replaced,
+		over: s.over, leader: s.leading(answers),
 	}
 	voters, others := map[uint64]bool{}, map[string]bool{}
 	for _, a := range answers {
@@ -161,7 +168,7 @@ func (s state) after(answers []answer, now time.Time) state {
 		}
 	}
 	next.others, next.Answer = len(others), len(voters)
-	next.replaced = cmp.Or(next.replaced, next.foreign())
+	next.over = cmp.Or(next.over, next.foreign())
 	if next.All == 0 {
 		next.All = len(answers) // no answer has the number of members
 	}
@@ -174,6 +181,17 @@ func (s state) after(answers []answer, now time.Time) state {
 	return next
 }
 
+// leading returns the id of the member that leads according to the latest election that an answer knows.
+func (s state) leading(answers []answer) uint64 {
+	leader, term := s.leader, uint64(0)
+	for _, a := range answers {
+		if a.status.GetLeader() != 0 && a.status.GetRaftTerm() > term {
+			leader, term = a.status.GetLeader(), a.status.GetRaftTerm()
+		}
+	}
+	return leader
+}
+
 // usable returns the addresses for requests. A member that hangs would delay its share of them until its connection
 // ends, and one that the other members do not reach until they time out. During an election no members agree.
 func (s state) usable() []string {
@@ -183,26 +201,29 @@ func (s state) usable() []string {
 	return s.answered
 }
 
-// foreign says that only members of other stores answer; "" if that is not so.
-func (s state) foreign() string {
+// foreign returns an error if only members of other stores answer.
+func (s state) foreign() error {
 	if s.others > 0 && len(s.answered) == 0 {
-		return "all members that answer belong to another store than before"
+		return fmt.Errorf("%w: all members that answer belong to another store than before", ErrReplaced)
 	}
-	return ""
+	return nil
 }
 
-// lost says what a quorum lacks now that it had before; "" means nothing.
-func (s state) lost(answers []answer) string {
+// lost returns an error if a quorum lacks something that it had before, or if the keys have a format that this program
+// does not know: the program that has changed it must not find objects of the former one later.
+func (s state) lost(answers []answer) error {
 	for _, a := range answers {
 		switch {
 		case a.revision == 0, s.cluster != a.cluster():
 		case a.revision < s.revision:
-			return fmt.Sprintf("its revision was %d, and is %d", s.revision, a.revision)
+			return fmt.Errorf("%w: its revision was %d, and is %d", ErrReplaced, s.revision, a.revision)
 		case s.begun && !a.claimed:
-			return "the keys of this control plane are gone"
+			return fmt.Errorf("%w: the keys of this control plane are gone", ErrReplaced)
+		case s.begun && a.format > Format:
+			return fmt.Errorf("%w: a control plane writes format %d, this program knows %d", ErrNewer, a.format, Format)
 		}
 	}
-	return ""
+	return nil
 }
 
 // reason returns the words of an error without those of gRPC around them.
@@ -227,19 +248,23 @@ func (s *Store) follow(ctx context.Context) {
 	defer ticker.Stop()
 	notes := time.NewTicker(noteEvery)
 	defer notes.Stop()
-	lost := false
+	lost, leader := false, uint64(0)
 	for {
 		now := s.look(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if now.replaced != "" {
-			s.giveUp(now)
+		if now.over != nil {
+			s.giveUp(now.over)
 			return
 		}
 		if now.plan.RefuseAll != lost {
 			lost = now.plan.RefuseAll
 			s.turn(now)
+		}
+		if now.leader != leader {
+			leader = now.leader
+			s.fence.lead()
 		}
 		s.use(now.usable())
 		select {
@@ -260,10 +285,10 @@ func (s *Store) use(servers []string) {
 	}
 }
 
-// giveUp ends the use of a store that is not the one it was, before any object that it lacks counts as deleted. The
-// record stays, so the next start compares again.
-func (s *Store) giveUp(now state) {
-	err := fmt.Errorf("%w: %s; the next start compares it with what was recorded", ErrReplaced, now.replaced)
+// giveUp ends the use of a store that is not the one it was, before any object that it lacks counts as deleted, or that
+// a newer program writes to. The record stays, so the next start compares again.
+func (s *Store) giveUp(over error) {
+	err := fmt.Errorf("%w; the next start compares it with what was recorded", over)
 	s.quorum.set(&volume.Because{Message: err.Error()})
 	s.mu.Lock()
 	s.record = ""

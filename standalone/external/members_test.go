@@ -89,7 +89,8 @@ func TestReplaced(t *testing.T) {
 			Header: &pb.ResponseHeader{ClusterId: cluster},
 		}}
 	}
-	away, denied := answer{err: errors.New("it is gone")}, of(7, 0, false)
+	away, denied, newer := answer{err: errors.New("it is gone")}, of(7, 0, false), of(7, 6, true)
+	newer.format = Format + 1
 	for name, c := range map[string]struct {
 		answers []answer
 		want    string
@@ -101,12 +102,13 @@ func TestReplaced(t *testing.T) {
 		"all are another store's":        {[]answer{of(8, 9, true), away}, "another store"},
 		"an older copy":                  {[]answer{of(7, 4, true)}, "its revision was 5, and is 4"},
 		"its keys were deleted":          {[]answer{of(7, 6, false)}, "are gone"},
+		"a newer program writes to it":   {[]answer{newer}, "format 2, this program knows 1"},
 	} {
 		before := state{cluster: "7", revision: 5, begun: true}
 		after := before.after(c.answers, time.Unix(1000, 0))
-		got := after.replaced + before.lost(c.answers)
-		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+		got := errors.Join(after.over, before.lost(c.answers))
+		if c.want == "" && got != nil || c.want != "" && (got == nil || !strings.Contains(got.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, got, c.want)
 		}
 		if after.cluster != "7" || after.revision < 5 {
 			t.Errorf("%s: what was known is forgotten: %+v", name, after)

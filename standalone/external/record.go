@@ -18,7 +18,8 @@ const (
 	recordName = "store.json"
 	// mostRecord limits its size.
 	mostRecord = 64 << 10
-	// startedKey is a key that each start writes, so that every copy from before the start is at an earlier position.
+	// startedKey is a key that each start writes, so that every copy from before the start is at an earlier position. It
+	// is the fence of writes, too.
 	startedKey = own + "started"
 	// noteEvery is the interval at which the position is recorded.
 	noteEvery = time.Minute
@@ -70,15 +71,19 @@ func (s *Store) Position() etcd.Position {
 func (s *Store) Begin(ctx context.Context, record string) error {
 	ctx, cancel := context.WithTimeout(ctx, claimLimit)
 	defer cancel()
-	r, err := s.client.Put(ctx, s.options.Prefix+startedKey, time.Now().UTC().Format(time.RFC3339))
+	r, err := s.client.Put(ctx, s.options.Prefix+startedKey, started())
 	if err != nil {
 		return s.unreadable(err)
 	}
+	s.fence.know(r.Header.Revision)
 	s.mu.Lock()
 	s.record, s.latest.revision, s.latest.begun = record, max(s.latest.revision, r.Header.Revision), true
 	s.mu.Unlock()
 	return s.note()
 }
+
+// started returns the value of startedKey.
+func started() string { return time.Now().UTC().Format(time.RFC3339) }
 
 // note records the position. Everything that members have confirmed is on the disks of most of them.
 func (s *Store) note() error {

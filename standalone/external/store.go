@@ -35,6 +35,7 @@ type Store struct {
 	members []*member
 	log     *slog.Logger
 	quorum  quorum
+	fence   fence
 	// used are the addresses to which requests go; the goroutine that follows the members has them.
 	used []string
 	// cancel stops following the members, and ended is closed afterwards.
@@ -80,13 +81,15 @@ func connect(o Options, log *slog.Logger) (*Store, error) {
 		ended: make(chan struct{}), failed: make(chan error, 1),
 	}
 	s.quorum.set(nil)
+	s.fence.key = []byte(o.Prefix + startedKey)
+	s.fence.lead()
 	dial := backoff.DefaultConfig
 	dial.MaxDelay = dialPause
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: o.Servers, TLS: c, DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveLimit,
 		Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: dial, MinConnectTimeout: dialLimit}),
-			grpc.WithChainUnaryInterceptor(s.quorum.unary), grpc.WithChainStreamInterceptor(s.quorum.stream),
+			grpc.WithChainUnaryInterceptor(s.quorum.unary, s.fence.unary), grpc.WithChainStreamInterceptor(s.quorum.stream),
 		},
 	})
 	if err != nil {

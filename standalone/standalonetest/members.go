@@ -15,7 +15,9 @@ import (
 	"testing"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
 	"google.golang.org/grpc/grpclog"
 
 	"volplane.dev/volplane/standalone/external"
@@ -152,6 +154,45 @@ func StartMembersAt(t testing.TB, places ...Place) *Members {
 		t.Cleanup(one.Kill)
 	}
 	return m
+}
+
+// client returns a client of the members.
+func (m *Members) client(t testing.TB) *clientv3.Client {
+	t.Helper()
+	o := m.Options
+	config, err := transport.TLSInfo{CertFile: o.CertFile, KeyFile: o.KeyFile, TrustedCAFile: o.CAFile}.ClientConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: o.Servers, TLS: config, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// DeleteKeys deletes all keys below the prefix, as a user does with etcdctl.
+func (m *Members) DeleteKeys(t testing.TB) {
+	t.Helper()
+	client := m.client(t)
+	defer client.Close()
+	if _, err := client.Delete(t.Context(), m.Options.Prefix+"/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Leader returns the member that leads.
+func (m *Members) Leader(t testing.TB) *Member {
+	t.Helper()
+	client := m.client(t)
+	defer client.Close()
+	for i, server := range m.Options.Servers {
+		if s, err := client.Status(t.Context(), server); err == nil && s.Leader == s.Header.MemberId {
+			return m.all[i]
+		}
+	}
+	t.Fatal("no member leads")
+	return nil
 }
 
 // Member returns one of the members.

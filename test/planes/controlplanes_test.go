@@ -123,12 +123,17 @@ func (w *controlPlanes) copyKeys(from, to string) {
 }
 
 func (w *controlPlanes) flags(name string) []string {
+	return slices.Concat([]string{"--name", name, "--listen", w.network + name[1:] + ":" + w.port}, w.storeFlags(),
+		w.joins[name])
+}
+
+// storeFlags are the flags that name the etcd.
+func (w *controlPlanes) storeFlags() []string {
 	o := w.members.Options
-	return append([]string{
-		"--name", name, "--listen", w.network + name[1:] + ":" + w.port,
+	return []string{
 		"--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
 		"--etcd-cafile", o.CAFile, "--etcd-certfile", o.CertFile, "--etcd-keyfile", o.KeyFile,
-	}, w.joins[name]...)
+	}
 }
 
 // start starts a control plane, for the first time or again. Like its systemd unit, it restarts one that gives up

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -138,15 +137,7 @@ func newLivingHosts(t *testing.T, names []string) *livingHosts {
 	}
 	h.array.OnCall = func(ctx context.Context, host string) { h.called(ctx, reader, host) }
 	t.Cleanup(h.looking.Wait)
-	for _, name := range names {
-		h.array.Serve(t, name, filepath.Join(h.dirOf(name), "node"))
-	}
-	_, err = h.clients[names[0]].StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "array"}, Provisioner: array.Driver,
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h.serve(h.array, names...)
 	if _, err := plane.GrowingClass(t.Context(), h.clients[names[0]]); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,9 @@ import (
 
 // Facts are what a process knows of a lease that it has just read.
 type Facts struct {
-	// Me is the holder's name for this process.
-	Me string
+	// Me is the holder's name for this process, and Former that of a holder which cannot work while this process runs;
+	// empty if there is none.
+	Me, Former string
 	// Held says that this process has held the lease until it changed without its doing.
 	Held bool
 	// Holder is empty if no process holds the lease, or if it does not exist.
@@ -45,6 +46,8 @@ func Next(f Facts) Plan {
 		return Plan{Take: true, Because: "this process has held it before"}
 	case f.Held:
 		return Plan{Because: f.Holder + " holds it"}
+	case f.Holder == f.Former:
+		return Plan{Take: true, Because: f.Holder + " had the store to itself, in which this process works now"}
 	case f.Holds != "" && first == f.Holds:
 		because := fmt.Sprintf("%s works only with lease %s, which this process holds", f.Holder, first)
 		return Plan{Take: true, Because: because}
