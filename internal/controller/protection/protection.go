@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -140,8 +141,8 @@ func (p *protection) tellUnused(
 }
 
 // users returns the Pods that name a claim, as the API server has them: the cache may not show a new
-// Pod yet. The API server answers slowly while no Pods change, so one list serves all claims of a
-// namespace.
+// Pod yet. The API server answers slowly while no Pods change, and reads all Pods of the namespace, so
+// one list serves all its claims.
 func (p *protection) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]*corev1.Pod, error) {
 	q := &query{claim: claim.Name}
 	if err := p.batches.of(claim.Namespace, p.listPods).Do(ctx, q); err != nil {
@@ -150,10 +151,11 @@ func (p *protection) users(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return q.users, nil
 }
 
-func (p *protection) listPods(ctx context.Context, namespace string, queries []*query) error {
+// listPods answers queries about the claims of a namespace, and returns how many Pods it has read.
+func (p *protection) listPods(ctx context.Context, namespace string, queries []*query) (int, error) {
 	list, err := p.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	users := map[string][]*corev1.Pod{}
 	for i := range list.Items {
@@ -164,7 +166,7 @@ func (p *protection) listPods(ctx context.Context, namespace string, queries []*
 	for _, q := range queries {
 		q.users = users[q.claim]
 	}
-	return nil
+	return len(list.Items), nil
 }
 
 func (p *protection) applyVolume(ctx context.Context, v *corev1.PersistentVolume) error {
@@ -184,22 +186,40 @@ type query struct {
 	users []*corev1.Pod
 }
 
+// After a list of the Pods of a namespace, the next one waits restPerPod for each of them, but at most longestRest, and
+// answers the queries of all claims that are deleted in the meantime. Otherwise many claims that are deleted one after
+// the other would have all Pods read as often.
+const restPerPod, longestRest = 500 * time.Microsecond, time.Second
+
 // batches holds the batch of queries of each namespace: one list of its Pods answers all of them.
 type batches struct {
 	mu  sync.Mutex
 	all map[string]*kube.Batch[*query]
 }
 
-// of returns the batch of a namespace; list answers its queries.
-func (b *batches) of(namespace string, list func(context.Context, string, []*query) error) *kube.Batch[*query] {
+// of returns the batch of a namespace; list answers its queries, and returns how many Pods it has read.
+func (b *batches) of(
+	namespace string, list func(context.Context, string, []*query) (int, error),
+) *kube.Batch[*query] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.all == nil {
 		b.all = map[string]*kube.Batch[*query]{}
 	}
 	if b.all[namespace] == nil {
+		var next time.Time // of one batch at a time
 		b.all[namespace] = &kube.Batch[*query]{
-			Run: func(ctx context.Context, all []*query) error { return list(ctx, namespace, all) },
+			Wait: func(ctx context.Context) {
+				select {
+				case <-time.After(time.Until(next)):
+				case <-ctx.Done():
+				}
+			},
+			Run: func(ctx context.Context, all []*query) error {
+				pods, err := list(ctx, namespace, all)
+				next = time.Now().Add(min(time.Duration(pods)*restPerPod, longestRest))
+				return err
+			},
 		}
 	}
 	return b.all[namespace]

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,18 +138,30 @@ func (m *Marks) wakeWriter() {
 	}
 }
 
+// After a write, the next one waits restPerEntry for each entry of the Node, but at most longestRest: a write costs as
+// much as there are entries, and is to report the changes of many volumes.
+const restPerEntry, longestRest = 500 * time.Microsecond, 50 * time.Millisecond
+
 func (m *Marks) run(ctx context.Context) {
+	rest := time.NewTimer(0)
+	defer rest.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-m.wake:
 		}
-		m.write(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-rest.C:
+		}
+		rest.Reset(min(time.Duration(m.write(ctx))*restPerEntry, longestRest))
 	}
 }
 
-func (m *Marks) write(ctx context.Context) {
+// write writes the entries if they have changed, and returns how many it has written.
+func (m *Marks) write(ctx context.Context) (entries int) {
 	m.mu.Lock()
 	want, waiting, doubts := maps.Clone(m.desired), m.waiting, m.generation
 	same := maps.Equal(want, m.confirmed) && maps.Equal(want, m.possible)
@@ -156,11 +169,13 @@ func (m *Marks) write(ctx context.Context) {
 	m.mu.Unlock()
 	var err error
 	if !same {
+		entries = len(want)
 		err = m.recordResult(want, doubts, m.patch(ctx, slices.Sorted(maps.Keys(want))))
 	}
 	for _, w := range waiting {
 		w <- err
 	}
+	return entries
 }
 
 // recordResult stores the result of a write. After an error the API may have the old or the new entries.

@@ -3,7 +3,11 @@ package identity
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,4 +149,36 @@ func TestMarkIsEdited(t *testing.T) {
 			return ""
 		})
 	}
+}
+
+// TestMarksOfManyVolumes: after a write of many entries, the next one waits, and has the changes of all volumes since.
+func TestMarksOfManyVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newLossyMarks(t)
+		var all []corev1.UniqueVolumeName
+		for i := range 100 {
+			all = append(all, corev1.UniqueVolumeName(fmt.Sprint("kubernetes.io/csi/d^", i)))
+		}
+		m.Start(nil, all)
+		begin := time.Now()
+		var done sync.WaitGroup
+		for _, n := range all[:10] {
+			synctest.Wait()
+			done.Go(func() {
+				if err := m.Set(t.Context(), n, false); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+		writes := 0
+		for _, a := range m.client.Actions() {
+			if a.GetVerb() == "patch" {
+				writes++
+			}
+		}
+		if took := time.Since(begin); m.said() != 90 || writes != 2 || took != longestRest {
+			t.Errorf("%d entries after %d writes and %v, want 90 after 2 and %v", m.said(), writes, took, longestRest)
+		}
+	})
 }
