@@ -40,6 +40,9 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 			return controller.Result{}, err
 		}
 		known.MayExist = p.attempts.of(types.UID(uid)).mayExist
+		if known.Withdrawn, err = p.withdrawn(ctx, known.Intent); err != nil {
+			return controller.Result{}, err
+		}
 	}
 	f, err := p.gather(ctx, provision.ClaimFactsOf(p.view, known))
 	if err != nil {
@@ -82,8 +85,13 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 // gatherSource adds what the driver can do with sources of data, and the snapshot to restore.
 func (p *provisioner) gatherSource(ctx context.Context, f *provision.ClaimFacts, d *csi.Driver) (err error) {
 	f.Source.Clones, f.Source.Restores = d.Controller.Clone, d.Controller.Snapshot
-	if f.Source.Restores && provision.IsSnapshot(f.Claim) {
-		f.Source.Snapshot, err = p.snapshot(ctx, f.Claim.Namespace, f.Claim.Spec.DataSource.Name)
+	from := cluster.SourceOf(f.Claim)
+	if f.Source.Granted, err = p.granted(ctx, f.Claim.Namespace, from); err != nil || !f.Source.Granted {
+		return err
+	}
+	f.Source.Look(p.view, from)
+	if f.Source.Restores && from.IsSnapshot() {
+		f.Source.Snapshot, err = p.snapshot(ctx, from.Namespace, from.Name)
 	}
 	return err
 }

@@ -70,6 +70,9 @@ func sources() []sourceCase {
 		change(&s)
 		return Source{Restores: true, Snapshot: s}
 	}
+	others := func(s Source, granted bool) Source { s.OtherNamespaces, s.Granted = true, granted; return s }
+	granted := copied(source, pv(driver, "u9"))
+	granted.Granted = true
 	return []sourceCase{
 		{"a clone names its source", clones, copied(source, pv(driver, "u9"))},
 		{"a driver that does not copy is named with what it lacks", clones, Source{Claim: source, Volume: pv(driver, "u9")}},
@@ -115,6 +118,18 @@ func sources() []sourceCase {
 		},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
 		{"nor is its namespace, where there is a claim of that name here", both, copied(source, pv(driver, "u9"))},
+		{"a source in another namespace without a grant", elsewhere, others(copied(source, pv(driver, "u9")), false)},
+		{"with a grant", elsewhere, others(copied(source, pv(driver, "u9")), true)},
+		{"with a grant, and there is none", elsewhere, others(Source{Clones: true}, true)},
+		{"a grant is of no use if the gate is off", elsewhere, granted},
+		{"the claim's own namespace needs no grant", func(c *corev1.PersistentVolumeClaim) {
+			elsewhere(c)
+			*c.Spec.DataSourceRef.Namespace = c.Namespace
+		}, others(copied(source, pv(driver, "u9")), false)},
+		{"nor does none", func(c *corev1.PersistentVolumeClaim) {
+			elsewhere(c)
+			c.Spec.DataSourceRef.Namespace = nil
+		}, others(copied(source, pv(driver, "u9")), false)},
 	}
 }
 
