@@ -36,11 +36,7 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	known := provision.ClaimFacts{Claim: claim, Driver: p.Requests.Asked(types.UID(uid)), Options: p.Choices}
 	if open {
 		var err error
-		if known.Intent, err = provision.ParseIntent(text); err != nil {
-			return controller.Result{}, err
-		}
-		known.MayExist = p.attempts.of(types.UID(uid)).mayExist
-		if known.Withdrawn, err = p.withdrawn(ctx, known.Intent); err != nil {
+		if known, err = p.reopen(ctx, known, text); err != nil {
 			return controller.Result{}, err
 		}
 	}
@@ -53,6 +49,20 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 		return result, nil
 	}
 	return controller.Result{}, p.apply(ctx, claim, plan)
+}
+
+// reopen adds the unresolved intent of a claim, and whether its source is still granted: its call is repeated as often as
+// the driver needs, and each time its volume could become that of the claim.
+func (p *provisioner) reopen(
+	ctx context.Context, f provision.ClaimFacts, text string,
+) (_ provision.ClaimFacts, err error) {
+	if f.Intent, err = provision.ParseIntent(text); err != nil {
+		return f, err
+	}
+	f.MayExist = p.attempts.of(f.Intent.Claim.UID).mayExist
+	granted, err := p.granted(ctx, f.Intent.Claim.Namespace, f.Intent.From())
+	f.Withdrawn = !granted
+	return f, err
 }
 
 // gather adds the facts from the driver's capabilities and from the API server.

@@ -42,10 +42,3 @@ func (p *provisioner) granted(ctx context.Context, namespace string, from cluste
 		}
 	}
 }
-
-// withdrawn says whether no grant allows the source of an intent's data any more. The call of an intent is repeated as
-// often as the driver needs, and each time its volume could become that of the claim.
-func (p *provisioner) withdrawn(ctx context.Context, in *provision.Intent) (bool, error) {
-	granted, err := p.granted(ctx, in.Claim.Namespace, in.From())
-	return !granted, err
-}
