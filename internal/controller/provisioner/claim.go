@@ -51,8 +51,8 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	return controller.Result{}, p.apply(ctx, claim, plan)
 }
 
-// reopen adds the unresolved intent of a claim, and whether its source is still granted: its call is repeated as often as
-// the driver needs, and each time its volume could become that of the claim.
+// reopen adds the unresolved intent of a claim, and whether its source is still granted: its call is repeated as often
+// as the driver needs, and each time its volume could become that of the claim.
 func (p *provisioner) reopen(
 	ctx context.Context, f provision.ClaimFacts, text string,
 ) (_ provision.ClaimFacts, err error) {
