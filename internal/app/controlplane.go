@@ -22,7 +22,7 @@ import (
 
 // declarations returns the declarations of the controllers to run.
 func (o ControlPlaneOptions) declarations() []controller.Declaration {
-	return slices.DeleteFunc(declarations(o.Intents), func(d controller.Declaration) bool { return !o.runs(d.Name) })
+	return slices.DeleteFunc(declarations(o), func(d controller.Declaration) bool { return !o.runs(d.Name) })
 }
 
 // reads returns the declarations of those for whom objects are kept in memory. A World knows those of all controllers.

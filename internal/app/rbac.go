@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/lease"
@@ -58,7 +57,7 @@ func DriverControllerRights(roles []string, driver, namespace string, elects, on
 	if onNodes {
 		intents.AnyName, leases = true, nil
 	}
-	for _, d := range declarations(intents) {
+	for _, d := range declarations(ControlPlaneOptions{Intents: intents}) {
 		if runs(roles, d.Name) {
 			out = append(out, d.Rights()...)
 		}
@@ -94,7 +93,7 @@ func publishRights() []kube.Access {
 // beyond those that RBAC gives it.
 func hostRights() []kube.Access {
 	out := lease.Rights(volume.NamespaceSystem, nil)
-	for _, d := range declarations(provisioner.Standalone()) {
+	for _, d := range Declarations() {
 		if slices.Contains(DriverControllers(), d.Name) {
 			out = append(out, slices.DeleteFunc(d.Rights(), func(a kube.Access) bool {
 				return a.Resource == "secrets" || a.Resource == "configmaps"

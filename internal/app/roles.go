@@ -31,7 +31,7 @@ func members(o ControlPlaneOptions) []member {
 	return []member{
 		{protection.Declaration(), protection.New},
 		{binder.Declaration(), func(e controller.Env) *controller.Controller { return binder.New(e, o.requests) }},
-		{provisioner.DeclarationWith(o.Intents), func(e controller.Env) *controller.Controller {
+		{o.provisions(), func(e controller.Env) *controller.Controller {
 			return provisioner.New(e, provisioner.Options{
 				Drivers: o.Drivers, Scope: o.Scope, Requests: o.requests, Protects: o.runs(protection.Declaration().Name),
 				// What a host may create is checked, and an older API server does not expect this finalizer there.
@@ -87,13 +87,20 @@ func members(o ControlPlaneOptions) []member {
 	}
 }
 
+// provisions returns what the provisioner reads and writes.
+func (o ControlPlaneOptions) provisions() controller.Declaration {
+	return provisioner.DeclarationWith(provisioner.Options{Intents: o.Intents, Choices: o.choices()})
+}
+
 // Declarations returns what each controller of the control plane reads and
 // writes, in start order.
-func Declarations() []controller.Declaration { return declarations(provisioner.Standalone()) }
+func Declarations() []controller.Declaration {
+	return declarations(ControlPlaneOptions{Intents: provisioner.Standalone()})
+}
 
-func declarations(intents provisioner.Logs) []controller.Declaration {
+func declarations(o ControlPlaneOptions) []controller.Declaration {
 	var out []controller.Declaration
-	for _, m := range members(ControlPlaneOptions{Intents: intents}) {
+	for _, m := range members(o) {
 		out = append(out, m.Declaration)
 	}
 	return out

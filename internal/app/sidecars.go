@@ -84,7 +84,7 @@ func (s Sidecars) choices() provision.Options {
 		NamePrefix: o.NamePrefix, NameLength: o.NameLength, DefaultFSType: o.DefaultFSType, BlockFSType: s.BlockFSType,
 		ExtraMetadata: o.ExtraMetadata, PublishReadOnly: o.PublishReadOnly, AllowModeConversion: o.AllowModeConversion,
 		StrictTopology: o.StrictTopology, WithoutImmediateTopology: o.WithoutImmediateTopology,
-		WithoutAttributes: o.WithoutAttributes,
+		WithoutAttributes: o.WithoutAttributes, OtherNamespaces: o.OtherNamespaces,
 	}
 }
 
@@ -132,7 +132,7 @@ func (s Sidecars) groups(scope volume.Scope) snapshot.Options {
 	o := s.Snapshotter
 	return snapshot.Options{
 		NamePrefix: s.prefix(o.GroupNamePrefix, "groupsnapshot"), NameLength: o.GroupNameLength,
-		ExtraMetadata: o.ExtraMetadata, Node: o.Node, Rest: scope.Has(""),
+		ExtraMetadata: o.ExtraMetadata, Node: o.Node, Rest: scope.Has(""), Topology: s.Identity == "" || o.Topology,
 	}
 }
 

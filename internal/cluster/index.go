@@ -25,8 +25,8 @@ const (
 	// UnboundBySource: "namespace/name" of the claim that a claim without spec.volumeName is to be
 	// a clone of.
 	UnboundBySource = "source"
-	// UnboundBySnapshot: "namespace/name" of the snapshot that the data of a claim without spec.volumeName are to come
-	// from.
+	// UnboundBySnapshot: "namespace/name" of the snapshot that the data of a claim without spec.volumeName, which is in
+	// the same namespace, are to come from.
 	UnboundBySnapshot = "snapshot"
 	// ClaimsByAttributes: the VolumeAttributesClasses that a claim asks for, has, or is about to get.
 	ClaimsByAttributes = "attributes"
@@ -117,14 +117,15 @@ func ClaimIndexers() Indexers[*corev1.PersistentVolumeClaim] {
 	return Indexers[*corev1.PersistentVolumeClaim]{
 		ClaimsByVolume: func(c *corev1.PersistentVolumeClaim) []string { return nonEmpty(c.Spec.VolumeName) },
 		UnboundBySource: func(c *corev1.PersistentVolumeClaim) []string {
-			if s := c.Spec.DataSource; s != nil && s.Kind == "PersistentVolumeClaim" && c.Spec.VolumeName == "" {
-				return []string{c.Namespace + "/" + s.Name}
+			if s := SourceOf(c); s.IsClaim() && c.Spec.VolumeName == "" {
+				return []string{s.Key()}
 			}
 			return nil
 		},
 		UnboundBySnapshot: func(c *corev1.PersistentVolumeClaim) []string {
-			if s := c.Spec.DataSource; s != nil && s.Kind == volume.KindSnapshot && c.Spec.VolumeName == "" {
-				return []string{c.Namespace + "/" + s.Name}
+			// One of another namespace must not keep a snapshot from being deleted.
+			if s := SourceOf(c); s.IsSnapshot() && !s.IsElsewhere(c) && c.Spec.VolumeName == "" {
+				return []string{s.Key()}
 			}
 			return nil
 		},

@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"testing"
@@ -61,6 +62,50 @@ func TestConditions(t *testing.T) {
 	}
 	if got := saying((*csipb.ListVolumesResponse_Entry)(nil).GetStatus()); got != "nothing" {
 		t.Errorf("an entry without a status says %s", got)
+	}
+}
+
+// TestConditionsOfAnotherDriver: what csi-driver-host-path 1.17.0, which is built with CSI 1.11, answered about a
+// volume and, when its directory had been removed, about the same again.
+func TestConditionsOfAnotherDriver(t *testing.T) {
+	const (
+		entry = "0a2a08808040122433633534633831302d656433392d313166312d383662362d356535663833376538313534"
+		gone  = "12330a00122f0801122b" +
+			"54686520736f757263652070617468206f662074686520766f6c756d6520646f65736e2774206578697374"
+		lost  = `DEGRADED VolumeConditionAbnormal "The source path of the volume doesn't exist"`
+		stats = "0a160880c0c7837d1080a0e7f1ef071880c0f5a3ef0120010a1008fbb4d40710808080081885cb2b2002"
+	)
+	for _, c := range []struct {
+		wire string
+		into proto.Message
+		want string
+	}{
+		{entry + "12040a001200", &csipb.ControllerGetVolumeResponse{}, "well"},
+		{entry + gone, &csipb.ControllerGetVolumeResponse{}, lost},
+		{"0a32" + entry + "12040a001200", &csipb.ListVolumesResponse{}, "well"},
+		{"0a61" + entry + gone, &csipb.ListVolumesResponse{}, lost},
+		{
+			stats + "121c0801121854686520766f6c756d652069736e2774206d6f756e746564", &csipb.NodeGetVolumeStatsResponse{},
+			`DEGRADED VolumeConditionAbnormal "The volume isn't mounted"`,
+		},
+	} {
+		wire, err := hex.DecodeString(c.wire)
+		if err == nil {
+			err = proto.Unmarshal(wire, c.into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := c.into
+		switch m := c.into.(type) {
+		case *csipb.ControllerGetVolumeResponse:
+			said = m.GetStatus()
+		case *csipb.ListVolumesResponse:
+			said = m.GetEntries()[0].GetStatus()
+		}
+		if got := saying(said); got != c.want {
+			t.Errorf("%T says %s, want %s", c.into, got, c.want)
+		}
 	}
 }
 

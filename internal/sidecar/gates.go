@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,6 +30,21 @@ func (g *Gates) Set(text string) error {
 	return nil
 }
 
+// GatesIn returns the gates that arguments of a program set. What cannot be read is left to the program.
+func GatesIn(args []string) Gates {
+	g := Gates{}
+	for i, a := range args {
+		value, has := strings.CutPrefix(a, "--feature-gates=")
+		if !has && a == "--feature-gates" && i+1 < len(args) {
+			value, has = args[i+1], true
+		}
+		if has {
+			_ = g.Set(value)
+		}
+	}
+	return g
+}
+
 // String returns the gates in the syntax of the flag.
 func (g *Gates) String() string {
 	if g == nil {
@@ -50,7 +64,7 @@ func (g *Gates) Type() string { return "gates" }
 type gate struct {
 	of []Role
 	// set applies the gate; nil if nothing depends on it here.
-	set func(o *Options, on bool) error
+	set func(o *Options, on bool)
 	// alpha says that it is off unless it is set.
 	alpha bool
 }
@@ -58,29 +72,22 @@ type gate struct {
 // gates returns the gates of the sidecars.
 func gates() map[string]gate {
 	return map[string]gate{
-		"Topology": {of: with(Provisioner), set: func(o *Options, on bool) error {
+		"Topology": {of: with(Provisioner), set: func(o *Options, on bool) {
 			o.Provisioner.WithoutTopology = !on
-			return nil
 		}},
-		"CrossNamespaceVolumeDataSource": {of: with(Provisioner), alpha: true, set: func(_ *Options, on bool) error {
-			if on {
-				return errOtherNamespaces
-			}
-			return nil
+		"CrossNamespaceVolumeDataSource": {of: with(Provisioner), alpha: true, set: func(o *Options, on bool) {
+			o.Provisioner.OtherNamespaces = on
 		}},
-		"VolumeAttributesClass": {of: with(Provisioner, Resizer), set: func(o *Options, on bool) error {
+		"VolumeAttributesClass": {of: with(Provisioner, Resizer), set: func(o *Options, on bool) {
 			o.Provisioner.WithoutAttributes = !on
 			o.unless(on, "modifier")
-			return nil
 		}},
-		"CSIVolumeGroupSnapshot": {of: with(Snapshotter, SnapshotController), set: func(o *Options, on bool) error {
+		"CSIVolumeGroupSnapshot": {of: with(Snapshotter, SnapshotController), set: func(o *Options, on bool) {
 			o.SnapshotController.WithoutGroups = !on
 			o.unless(on, "group-snapshotter")
-			return nil
 		}},
-		"VolumeSnapshotTopology": {of: with(Snapshotter), alpha: true, set: func(o *Options, on bool) error {
+		"VolumeSnapshotTopology": {of: with(Snapshotter), alpha: true, set: func(o *Options, on bool) {
 			o.Snapshotter.Topology = on
-			return nil
 		}},
 		"AnnotateFsResize":               {of: with(Resizer)},
 		"MutableCSINodeAllocatableCount": {of: with(Attacher)},
@@ -90,8 +97,6 @@ func gates() map[string]gate {
 		"RecoverVolumeExpansionFailure": {of: with(Resizer)},
 	}
 }
-
-var errOtherNamespaces = errors.New("claims cannot be filled from another namespace here")
 
 // Alpha says whether a gate is off unless it is set.
 func Alpha(name string) bool { return gates()[name].alpha }
@@ -113,9 +118,7 @@ func (g Gates) apply(o *Options) error {
 			return fmt.Errorf("--feature-gates: %s is not a gate of a sidecar: use some of %s", name,
 				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case ok && found.set != nil:
-			if err := found.set(o, g[name]); err != nil {
-				return fmt.Errorf("--feature-gates=%s=%v: %w", name, g[name], err)
-			}
+			found.set(o, g[name])
 		}
 	}
 	return nil

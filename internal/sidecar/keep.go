@@ -139,11 +139,8 @@ func (k *Kept) gates(r Role, given Gates) {
 			continue
 		}
 		on = on || !said
-		if err := g.set(&o, on); err == nil {
-			k.Gates[name] = on
-		} else if said {
-			k.lose("the feature gate "+name, err.Error())
-		}
+		g.set(&o, on)
+		k.Gates[name] = on
 	}
 	k.Controllers = o.Roles
 }

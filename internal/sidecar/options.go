@@ -44,6 +44,8 @@ type ProvisionerOptions struct {
 	AllowModeConversion bool
 	// WithoutAttributes creates volumes as if no claim named a VolumeAttributesClass.
 	WithoutAttributes bool
+	// OtherNamespaces lets claims have the data of sources in other namespaces that a ReferenceGrant allows.
+	OtherNamespaces bool
 	// OnNode is for a driver which runs on each node.
 	OnNode OnNode
 }

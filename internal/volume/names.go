@@ -125,6 +125,11 @@ const (
 	// deleting the driver's snapshot.
 	AnnSnapshotSecretName      = "snapshot.storage.kubernetes.io/deletion-secret-name"
 	AnnSnapshotSecretNamespace = "snapshot.storage.kubernetes.io/deletion-secret-namespace"
+	// GroupGateway, GatewayVersion and ResourceGrants name the custom resource by which the owner of a namespace lets
+	// claims of others have data of this one.
+	GroupGateway   = "gateway.networking.k8s.io"
+	GatewayVersion = "v1beta1"
+	ResourceGrants = "referencegrants"
 	// GroupMetadata, MetadataVersion and ResourceMetadataServices name the custom resource by which clients find who
 	// serves the changed blocks of a driver.
 	GroupMetadata            = "cbt.storage.k8s.io"
@@ -286,7 +291,11 @@ const (
 	// AnnSnapshotTopologies on a VolumeSnapshotContent holds the segments in which its snapshot is to be usable, as JSON:
 	// a class may change, and the driver must be asked again with the same.
 	AnnSnapshotTopologies = "volplane.dev/snapshot-topologies"
-	// AnnSnapshotName on the same holds the name under which the driver is asked, if a user can choose names.
+	// AnnSnapshotPlaces on a VolumeGroupSnapshotContent holds from where the snapshots of its group can be used, as JSON:
+	// an object with the nodeAffinity of the VolumeSnapshotContent by the handle of the volume. The group's own API has no
+	// field for it.
+	AnnSnapshotPlaces = "volplane.dev/snapshot-places"
+	// AnnSnapshotName on either content holds the name under which the driver is asked, if a user can choose names.
 	AnnSnapshotName = "volplane.dev/snapshot-name"
 	// LabelSnapshotsOf on the same names the node whose csi-snapshotter calls the driver, if each node has one.
 	LabelSnapshotsOf = "snapshot.storage.kubernetes.io/managed-by"

@@ -63,7 +63,8 @@ func (f *fence) unary(
 ) error {
 	txn, is := in.(*pb.TxnRequest)
 	reply, answers := out.(*pb.TxnResponse)
-	if revision, _ := f.state(); revision == 0 || !is || !answers || len(txn.GetSuccess()) != 1 || keyOf(txn) == nil {
+	if revision, _ := f.state(); revision == 0 || !is || !answers || len(txn.GetCompare()) != 1 ||
+		len(txn.GetSuccess()) != 1 || keyOf(txn) == nil {
 		return call(ctx, method, in, out, c, opts...)
 	}
 	return f.write(ctx, txn, reply, func(ctx context.Context, method string, in, out any) error {
@@ -195,7 +196,8 @@ func (f *fence) settle(ctx context.Context, txn *pb.TxnRequest, reply *pb.TxnRes
 func isDone(txn *pb.TxnRequest, found []*mvccpb.KeyValue) bool {
 	put := txn.GetSuccess()[0].GetRequestPut()
 	if put == nil {
-		return len(found) == 0
+		// An object that was created later is not the one to delete.
+		return len(found) == 0 || found[0].GetCreateRevision() > txn.GetCompare()[0].GetModRevision()
 	}
 	return len(found) == 1 && bytes.Equal(found[0].GetValue(), put.GetValue())
 }

@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"testing"
 
@@ -19,6 +20,8 @@ type keys struct {
 	faults []fault
 	// late are requests that the etcd carries out when the test says so.
 	late []*pb.TxnRequest
+	// between is carried out after the first request without an answer.
+	between *pb.TxnRequest
 }
 
 type fault int
@@ -48,6 +51,9 @@ func (k *keys) invoke(ctx context.Context, _ string, in, out any) error {
 	default:
 		reply = k.carryOut(txn)
 	}
+	if what == unanswered && k.between != nil {
+		k.carryOut(k.between)
+	}
 	if what != none {
 		return status.Error(codes.Unavailable, "etcdserver: request timed out, possibly due to previous leader failure")
 	}
@@ -70,8 +76,10 @@ func (k *keys) carryOut(txn *pb.TxnRequest) *pb.TxnResponse {
 		switch r := op.GetRequest().(type) {
 		case *pb.RequestOp_RequestPut:
 			k.revision = next
+			created := k.all[string(r.RequestPut.GetKey())].GetCreateRevision()
 			k.all[string(r.RequestPut.GetKey())] = &mvccpb.KeyValue{
 				Key: r.RequestPut.GetKey(), Value: r.RequestPut.GetValue(), ModRevision: next,
+				CreateRevision: cmp.Or(created, next),
 			}
 		case *pb.RequestOp_RequestDeleteRange:
 			k.revision = next
@@ -181,6 +189,19 @@ func TestFence(t *testing.T) {
 				t.Errorf("%s: it is carried out late", name)
 			}
 		}
+	}
+}
+
+// TestFenceSparesWhatIsNew: a deletion without an answer was carried out if the key was created again since, and what is
+// there now stays.
+func TestFenceSparesWhatIsNew(t *testing.T) {
+	t.Parallel()
+	k, f := begin()
+	k.faults, k.between = []fault{unanswered}, when(0, put("again"))
+	reply := &pb.TxnResponse{}
+	err := f.write(t.Context(), when(2, remove()), reply, k.invoke)
+	if err != nil || !reply.GetSucceeded() || string(k.all[key].GetValue()) != "again" {
+		t.Errorf("%v, %v, and the key is %v", reply, err, k.all[key])
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/sidecar/manifest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // elects is the condition of leader election.
@@ -78,7 +79,7 @@ func addRoles(_ string, out map[string][]byte) error {
 	rules["Role"] = append(rules["Role"], secrets("and ("+ownSecrets+") ("+secretReaders()+")",
 		"get ("+secretsIn+") .Release.Namespace"))
 	rules["ClusterRole"] = append(rules["ClusterRole"],
-		secrets(`and (has "*" .Values.rbac.secrets) (`+secretReaders()+")", ""))
+		secrets(`and (has "*" .Values.rbac.secrets) (`+secretReaders()+")", ""), grants())
 	for _, n := range objects {
 		kind := n.field("kind").scalar.(string)
 		if n.field("rules") != nil {
@@ -146,6 +147,19 @@ func secrets(condition, names string) *node {
 	n.fields = append(n.fields, &node{key: "resources", elements: []*node{{scalar: "secrets"}}},
 		&node{key: "verbs", elements: []*node{{scalar: "get"}}})
 	return n
+}
+
+// grants returns the rule for ReferenceGrants, which are read if a feature gate is on.
+func grants() *node {
+	return &node{
+		when: []string{`and (has "provisioner" .Values.controllers) ` +
+			`(contains "CrossNamespaceVolumeDataSource=true" (join "," .Values.controller.extraArgs))`},
+		fields: []*node{
+			{key: "apiGroups", elements: []*node{{scalar: volume.GroupGateway}}},
+			{key: "resources", elements: []*node{{scalar: volume.ResourceGrants}}},
+			{key: "verbs", elements: []*node{{scalar: "list"}}},
+		},
+	}
 }
 
 // conditions returns under which conditions one of the parts is rendered.

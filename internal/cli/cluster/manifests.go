@@ -11,7 +11,9 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/sidecar/manifest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // ManifestsCommand returns the command 'manifests'.
@@ -67,8 +69,8 @@ func printManifests(ctx context.Context, s *shell.Shell, m manifestFlags) error 
 	if o.Shape != manifest.Deployment && !m.given("replicas") {
 		o.Replicas = 1
 	}
-	rights, err := onlySecrets(s.Programs.Rights(withRights(o), o.Driver, o.Namespace, o.Elects(), o.NodeDeployment),
-		m.secrets)
+	rights, err := onlySecrets(slices.Concat(
+		s.Programs.Rights(withRights(o), o.Driver, o.Namespace, o.Elects(), o.NodeDeployment), withGates(o)), m.secrets)
 	if err != nil {
 		return err
 	}
@@ -87,6 +89,15 @@ func withRights(o manifest.Options) []string {
 		return append(slices.Clone(o.Controllers), "nodewatcher")
 	}
 	return o.Controllers
+}
+
+// withGates returns the rights that controllers need only if a feature gate is on.
+func withGates(o manifest.Options) []kube.Access {
+	on := sidecar.GatesIn(o.ControllerArgs)["CrossNamespaceVolumeDataSource"]
+	if !on || !slices.Contains(o.Controllers, "provisioner") {
+		return nil
+	}
+	return []kube.Access{kube.Write(volume.GroupGateway, volume.ResourceGrants, "list")}
 }
 
 // onlySecrets restricts the right to read Secrets to the named ones.

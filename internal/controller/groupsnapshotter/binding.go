@@ -13,7 +13,6 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/contents"
 	"volplane.dev/volplane/internal/decide/groupsnapshot"
-	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -251,11 +250,12 @@ func (c *binding) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	last := controller.Latest(before, after)
 	c.enqueueUntaken(c.Snapshots.By(cluster.GroupsByNamespace, last.Namespace))
-	if !provision.IsSnapshot(last) || after != nil && after.Spec.VolumeName == "" {
+	from := cluster.SourceOf(last)
+	if !from.IsSnapshot() || after != nil && after.Spec.VolumeName == "" {
 		return
 	}
 	// The finalizer belongs to the group of the source snapshot, which does not hold this one.
-	if s, ok := c.snapshots.Get(last.Namespace + "/" + last.Spec.DataSource.Name); ok {
+	if s, ok := c.snapshots.Get(from.Key()); ok {
 		c.enqueueParent(s)
 	}
 }

@@ -28,7 +28,7 @@ func Declaration() controller.Declaration {
 		Outputs: []kube.Access{
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents, "patch").
 				Only(kube.Annotation(volume.AnnGroupCreating), kube.Annotation(volume.AnnSnapshotParameters),
-					kube.Annotation(volume.AnnSnapshotName)).
+					kube.Annotation(volume.AnnSnapshotName), kube.Annotation(volume.AnnSnapshotPlaces)).
 				Shared("with the intent to take a group, if it was removed, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerGroupContentBound)),
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents+"/status", "patch").Only("status"),
@@ -43,13 +43,15 @@ type snapshotter struct {
 	classes  *kube.Cache[*groupv1.VolumeGroupSnapshotClass]
 	// snapshots are the contents of single snapshots, some of which may refer to a snapshot in a group.
 	snapshots *kube.Cache[*cluster.VolumeSnapshotContent]
+	// topology means that contents record where the snapshots can be used.
+	topology bool
 }
 
 // New returns the group-snapshotter for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.Controller {
 	s := &snapshotter{
 		contents: env.Caches.WriteGroupContents(env.Client), classes: env.Caches.GroupClasses(),
-		snapshots: env.Caches.SnapshotContents(),
+		snapshots: env.Caches.SnapshotContents(), topology: o.Topology,
 	}
 	loop := &contents.Loop[*groupv1.VolumeGroupSnapshotContent]{
 		Env: env, Drivers: drivers, Kind: s, Decide: &groupsnapshot.Groups().ContentKind, Options: o, Writer: s.contents,
@@ -91,7 +93,7 @@ func (s *snapshotter) Take(
 	got, err := d.GroupControllerClient().CreateVolumeGroupSnapshot(ctx, &csipb.CreateVolumeGroupSnapshotRequest{
 		Name: p.Request.Name, SourceVolumeIds: p.Request.Sources, Parameters: p.Request.Parameters, Secrets: secret,
 	})
-	a := answer(got.GetGroupSnapshot(), err)
+	a := s.answer(got.GetGroupSnapshot(), err)
 	var members []string
 	for _, m := range a.Taken.Members {
 		members = append(members, m.Handle)
@@ -110,7 +112,7 @@ func (s *snapshotter) Find(
 	got, err := d.GroupControllerClient().GetVolumeGroupSnapshot(ctx, &csipb.GetVolumeGroupSnapshotRequest{
 		GroupSnapshotId: p.Request.Handle, SnapshotIds: p.Request.Members, Secrets: secret,
 	})
-	return groupsnapshot.AfterGet(contents.Facts(c), p, answer(got.GetGroupSnapshot(), err))
+	return groupsnapshot.AfterGet(contents.Facts(c), p, s.answer(got.GetGroupSnapshot(), err))
 }
 
 // Delete calls a driver to delete a group with its snapshots.
@@ -124,7 +126,7 @@ func (s *snapshotter) Delete(
 }
 
 // answer returns the end of a call as the facts that decisions judge.
-func answer(g *csipb.VolumeGroupSnapshot, err error) groupsnapshot.Answer {
+func (s *snapshotter) answer(g *csipb.VolumeGroupSnapshot, err error) groupsnapshot.Answer {
 	a := groupsnapshot.Answer{Answer: csi.AnswerOf(err)}
 	if err != nil || g == nil {
 		return a
@@ -132,8 +134,12 @@ func answer(g *csipb.VolumeGroupSnapshot, err error) groupsnapshot.Answer {
 	a.Taken = groupsnapshot.Taken{
 		Handle: g.GetGroupSnapshotId(), Ready: g.GetReadyToUse(), Created: contents.Nanoseconds(g.GetCreationTime()),
 	}
-	for _, s := range g.GetSnapshots() {
-		a.Taken.Members = append(a.Taken.Members, contents.Taken(s))
+	for _, m := range g.GetSnapshots() {
+		member := contents.Taken(m)
+		if !s.topology {
+			member.Places = nil
+		}
+		a.Taken.Members = append(a.Taken.Members, member)
 	}
 	return a
 }

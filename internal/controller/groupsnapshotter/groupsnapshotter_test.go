@@ -62,5 +62,6 @@ func chosen(option func(string) string) snapshot.Options {
 	length, _ := strconv.Atoi(option("length"))
 	return snapshot.Options{
 		NamePrefix: option("prefix"), NameLength: length, ExtraMetadata: option("metadata") != "", Node: option("node"),
+		Topology: option("topology") != "",
 	}
 }

@@ -74,24 +74,24 @@ func (p *placer) aboutDriver(c *placement.Claim) {
 	if c.Driver, _ = p.csiDrivers.Get(driver); capacity.Counts(c.Driver) {
 		c.Capacities = p.capacities.By(cluster.CapacitiesByClass, c.Class.Name)
 	}
-	if c.Object.Spec.DataSource != nil {
+	// Placement reads no grants, and so nothing about sources in other namespaces.
+	if from := cluster.SourceOf(c.Object); !from.IsElsewhere(c.Object) {
 		local := c.Driver != nil && volume.IsNodeLocal(c.Driver.Annotations)
-		c.Origin = p.source(c.Object).Origin(c.Object, driver, local)
+		c.Origin = p.source(from).Origin(c.Object, driver, local)
 	}
 }
 
 // source returns what is known of the source of a claim's data.
-func (p *placer) source(c *corev1.PersistentVolumeClaim) (s provision.Source) {
-	key := c.Namespace + "/" + c.Spec.DataSource.Name
-	if provision.IsClone(c) {
-		if s.Claim = cluster.Find(p.claims, key); s.Claim != nil {
+func (p *placer) source(from cluster.DataSource) (s provision.Source) {
+	if from.IsClaim() {
+		if s.Claim = cluster.Find(p.claims, from.Key()); s.Claim != nil {
 			s.Volume = cluster.Find(p.volumes, s.Claim.Spec.VolumeName)
 		}
 	}
-	if !provision.IsSnapshot(c) {
+	if !from.IsSnapshot() {
 		return s
 	}
-	shot := cluster.Find(p.snapshots, key)
+	shot := cluster.Find(p.snapshots, from.Key())
 	if shot == nil {
 		return s
 	}

@@ -36,10 +36,9 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	known := provision.ClaimFacts{Claim: claim, Driver: p.Requests.Asked(types.UID(uid)), Options: p.Choices}
 	if open {
 		var err error
-		if known.Intent, err = provision.ParseIntent(text); err != nil {
+		if known, err = p.reopen(ctx, known, text); err != nil {
 			return controller.Result{}, err
 		}
-		known.MayExist = p.attempts.of(types.UID(uid)).mayExist
 	}
 	f, err := p.gather(ctx, provision.ClaimFactsOf(p.view, known))
 	if err != nil {
@@ -50,6 +49,20 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 		return result, nil
 	}
 	return controller.Result{}, p.apply(ctx, claim, plan)
+}
+
+// reopen adds the unresolved intent of a claim, and whether its source is still granted: its call is repeated as often
+// as the driver needs, and each time its volume could become that of the claim.
+func (p *provisioner) reopen(
+	ctx context.Context, f provision.ClaimFacts, text string,
+) (_ provision.ClaimFacts, err error) {
+	if f.Intent, err = provision.ParseIntent(text); err != nil {
+		return f, err
+	}
+	f.MayExist = p.attempts.of(f.Intent.Claim.UID).mayExist
+	granted, err := p.granted(ctx, f.Intent.Claim.Namespace, f.Intent.From())
+	f.Withdrawn = !granted
+	return f, err
 }
 
 // gather adds the facts from the driver's capabilities and from the API server.
@@ -82,8 +95,13 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 // gatherSource adds what the driver can do with sources of data, and the snapshot to restore.
 func (p *provisioner) gatherSource(ctx context.Context, f *provision.ClaimFacts, d *csi.Driver) (err error) {
 	f.Source.Clones, f.Source.Restores = d.Controller.Clone, d.Controller.Snapshot
-	if f.Source.Restores && provision.IsSnapshot(f.Claim) {
-		f.Source.Snapshot, err = p.snapshot(ctx, f.Claim.Namespace, f.Claim.Spec.DataSource.Name)
+	from := cluster.SourceOf(f.Claim)
+	if f.Source.Granted, err = p.granted(ctx, f.Claim.Namespace, from); err != nil || !f.Source.Granted {
+		return err
+	}
+	f.Source.Look(p.view, from)
+	if f.Source.Restores && from.IsSnapshot() {
+		f.Source.Snapshot, err = p.snapshot(ctx, from.Namespace, from.Name)
 	}
 	return err
 }

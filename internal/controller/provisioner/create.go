@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/retry"
@@ -38,11 +39,7 @@ func (p *provisioner) measured(claim *corev1.PersistentVolumeClaim, attempt func
 	if p.Meter == nil || claim == nil {
 		return err
 	}
-	source := ""
-	if claim.Spec.DataSource != nil {
-		source = claim.Spec.DataSource.Kind
-	}
-	p.Meter.Provisioned(ptr.Deref(claim.Spec.StorageClassName, ""), source, time.Since(begin), err)
+	p.Meter.Provisioned(ptr.Deref(claim.Spec.StorageClassName, ""), cluster.SourceOf(claim).Kind, time.Since(begin), err)
 	return err
 }
 

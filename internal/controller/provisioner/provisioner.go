@@ -50,15 +50,15 @@ const (
 )
 
 // Declaration is what the provisioner of a standalone control plane reads and writes.
-func Declaration() controller.Declaration { return DeclarationWith(Standalone()) }
+func Declaration() controller.Declaration { return DeclarationWith(Options{Intents: Standalone()}) }
 
-// DeclarationWith is what a provisioner with the given logs reads and writes.
-func DeclarationWith(intents Logs) controller.Declaration {
-	return controller.Declaration{
+// DeclarationWith is what a provisioner with the given logs and choices reads and writes.
+func DeclarationWith(o Options) controller.Declaration {
+	d := controller.Declaration{
 		Name: "provisioner",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
-		Outputs: append(intents.access(),
+		Outputs: append(o.Intents.access(),
 			kube.Write("", "persistentvolumeclaims", "update").
 				Only(kube.Finalizer(volume.FinalizerCloning), kube.Annotation(volume.AnnAlphaSelectedNode),
 					kube.Annotation(volume.AnnRefusedOn)).
@@ -75,6 +75,10 @@ func DeclarationWith(intents Logs) controller.Declaration {
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get"),
 		),
 	}
+	if o.Choices.OtherNamespaces {
+		d.Outputs = append(d.Outputs, kube.Write(volume.GroupGateway, volume.ResourceGrants, "list"))
+	}
+	return d
 }
 
 // Options are the provisioner's dependencies beside its Env.
@@ -151,7 +155,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
 		Env: env, Options: o, log: newIntents(env.Client, o), attempts: newAttempts(env.Pace),
 		Controller: &controller.Controller{
-			Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause,
+			Declaration: DeclarationWith(o), Workers: workers, Places: places, RetryMin: firstPause,
 			Pace: env.Pace, Log: env.Log,
 		},
 		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),

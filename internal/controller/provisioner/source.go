@@ -34,17 +34,17 @@ var errSourceGone = errors.New("the source of its data is being deleted")
 func (p *provisioner) protect(ctx context.Context, in *provision.Intent) error {
 	switch {
 	case in.Source != "":
-		return p.protectClaim(ctx, in.Claim.Namespace, in.SourceName)
+		return p.protectClaim(ctx, in.From().Key())
 	case in.Snapshot != "":
-		return p.changeSnapshot(ctx, in.Claim.Namespace, in.SourceName, true)
+		return p.changeSnapshot(ctx, in.From().Namespace, in.SourceName, true)
 	}
 	return nil
 }
 
-func (p *provisioner) protectClaim(ctx context.Context, namespace, name string) error {
+func (p *provisioner) protectClaim(ctx context.Context, key string) error {
 	p.protecting.Lock()
 	defer p.protecting.Unlock()
-	claim, ok := p.claims.Get(namespace + "/" + name)
+	claim, ok := p.claims.Get(key)
 	if !ok {
 		return errSourceGone
 	}
@@ -86,9 +86,9 @@ func (p *provisioner) writeSource(ctx context.Context, claim *corev1.PersistentV
 // and the claim itself, which may be the source of others.
 func (p *provisioner) releaseSource(in *provision.Intent) {
 	if in.Snapshot != "" {
-		p.Add(controller.Key{Kind: kindSnapshot, Namespace: in.Claim.Namespace, Name: in.SourceName})
+		p.Add(controller.Key{Kind: kindSnapshot, Namespace: in.From().Namespace, Name: in.SourceName})
 	}
-	if c, ok := p.claims.Get(in.Claim.Namespace + "/" + in.SourceName); ok && in.Source != "" {
+	if c, ok := p.claims.Get(in.From().Key()); ok && in.Source != "" {
 		p.enqueueClaim(c.UID)
 	}
 	if c, ok := p.claims.ByUID(string(in.Claim.UID)); ok && c.DeletionTimestamp != nil {
@@ -106,8 +106,8 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 	if slices.ContainsFunc(p.log.open(), func(in *provision.Intent) bool { return in.Restores(namespace, name) }) {
 		return nil
 	}
-	if p.isRestoredElsewhere(namespace, name) {
-		return nil
+	if waits, err := p.isRestoredElsewhere(ctx, namespace, name); waits || err != nil {
+		return err
 	}
 	s, err := p.snapshot(ctx, namespace, name)
 	_, ours := p.Drivers.Get(s.Driver)
@@ -121,21 +121,29 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 	return nil
 }
 
-// isRestoredElsewhere says whether the provisioner of another node may be creating a volume from a snapshot.
-func (p *provisioner) isRestoredElsewhere(namespace, name string) bool {
-	return slices.ContainsFunc(p.claims.List(), func(c *corev1.PersistentVolumeClaim) bool {
+// isRestoredElsewhere says whether the provisioner of another node may be creating a volume from a snapshot. A claim of
+// another namespace that may not have its data does not keep it.
+func (p *provisioner) isRestoredElsewhere(ctx context.Context, namespace, name string) (bool, error) {
+	for _, c := range p.claims.List() {
 		d, ok := p.Drivers.Get(provision.ProvisionerOf(c))
-		node := volume.SelectedNode(c.Annotations)
-		return ok && d.Place != nil && node != "" && node != d.Scope.Node && c.Spec.VolumeName == "" &&
-			c.Namespace == namespace && provision.IsSnapshot(c) && c.Spec.DataSource.Name == name
-	})
+		node, from := volume.SelectedNode(c.Annotations), cluster.SourceOf(c)
+		if !ok || d.Place == nil || node == "" || node == d.Scope.Node || c.Spec.VolumeName != "" ||
+			!from.IsSnapshot() || from.Key() != namespace+"/"+name {
+			continue
+		}
+		if granted, err := p.granted(ctx, c.Namespace, from); granted || err != nil {
+			return granted, err
+		}
+	}
+	return false, nil
 }
 
 // releaseRestored queues the snapshot from which the volume of a claim was created on any node: the provisioner of each
 // node keeps the finalizer as long as another one may need it.
 func (p *provisioner) releaseRestored(claim *corev1.PersistentVolumeClaim) {
-	if d, ok := p.Drivers.Get(provision.ProvisionerOf(claim)); ok && d.Place != nil && provision.IsSnapshot(claim) {
-		p.Add(controller.Key{Kind: kindSnapshot, Namespace: claim.Namespace, Name: claim.Spec.DataSource.Name})
+	from := cluster.SourceOf(claim)
+	if d, ok := p.Drivers.Get(provision.ProvisionerOf(claim)); ok && d.Place != nil && from.IsSnapshot() {
+		p.Add(controller.Key{Kind: kindSnapshot, Namespace: from.Namespace, Name: from.Name})
 	}
 }
 

@@ -68,6 +68,7 @@ func chosen(s *story.Scene, requests *controller.Requests) Options {
 		Protects: s.Option("protects") != "", Attaches: s.Option("attaches") != "", Selects: s.Option("selects") != "",
 	}
 	o.Choices.NamePrefix, o.Choices.DefaultFSType = s.Option("prefix"), s.Option("fstype")
+	o.Choices.OtherNamespaces = s.Option("namespaces") == "others"
 	o.Choices.NameLength, _ = strconv.Atoi(s.Option("length"))
 	switch logs, node, _ := strings.Cut(s.Option("logs"), "/"); logs {
 	case "standalone":

@@ -12,7 +12,6 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/contents"
-	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -190,8 +189,8 @@ func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if after != nil && slices.Contains(after.Finalizers, volume.FinalizerSnapshotSource) {
 		c.Add(controller.Key{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name})
 	}
-	if provision.IsSnapshot(last) && (after == nil || after.Spec.VolumeName != "") {
+	if from := cluster.SourceOf(last); from.IsSnapshot() && (after == nil || after.Spec.VolumeName != "") {
 		// The snapshot is not held by it any more.
-		c.Add(controller.Key{Kind: kindSnapshot, Namespace: last.Namespace, Name: last.Spec.DataSource.Name})
+		c.Add(controller.Key{Kind: kindSnapshot, Namespace: from.Namespace, Name: from.Name})
 	}
 }

@@ -68,6 +68,7 @@ func kinds() []kind {
 		}},
 		{"vgsc", "VolumeGroupSnapshotContent", &groupv1.VolumeGroupSnapshotContent{}, nil},
 		{"vgsclass", "VolumeGroupSnapshotClass", &groupv1.VolumeGroupSnapshotClass{}, nil},
+		{"grant", "ReferenceGrant", &cluster.ReferenceGrant{}, nil},
 		{"capacity", "CSIStorageCapacity", &storagev1.CSIStorageCapacity{}, nil},
 		{"secret", "Secret", &corev1.Secret{}, nil},
 		{"configmap", "ConfigMap", &corev1.ConfigMap{}, nil},

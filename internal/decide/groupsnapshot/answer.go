@@ -1,15 +1,18 @@
 package groupsnapshot
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -92,16 +95,49 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	}
 	out := DriverPlan{Step: snapshot.Note, Content: c, Because: volume.Say(volume.ReasonGroupReady, volume.Actor{},
 		"group "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
+	places := placesOf(t)
+	if s.VolumeSnapshotInfoList != nil && places != "" && c.Annotations[volume.AnnSnapshotPlaces] == "" {
+		metav1.SetMetaDataAnnotation(&c.ObjectMeta, volume.AnnSnapshotPlaces, places)
+		out.Placed = c.DeepCopy()
+	}
 	if !t.Ready {
 		out.Repeat, out.Poll = !Groups().MayRelease(c), true
 		out.Because = volume.Say(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 			"group "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}
-	if equality.Semantic.DeepEqual(c.Status, s) {
+	if equality.Semantic.DeepEqual(c.Status, s) && out.Placed == nil {
 		out.Step, out.Content = snapshot.Rest, nil
 	}
 	c.Status = s
 	return out
+}
+
+// maxPlaces is how long the places of a group may be. All annotations of an object share 256 KiB.
+const maxPlaces = 128 << 10
+
+// placesOf returns, as JSON, from where the snapshots of a group can be used, by the volume; "" if from everywhere, or
+// if that is too much to be recorded: then the driver refuses what cannot be.
+func placesOf(t Taken) string {
+	places := map[string][]corev1.TopologySelectorTerm{}
+	for _, m := range t.Members {
+		if terms := topology.TermsOf(m.Places); len(terms) > 0 {
+			places[m.Source] = terms
+		}
+	}
+	text, _ := json.Marshal(places) // strings always marshal
+	if len(places) == 0 || len(text) > maxPlaces {
+		return ""
+	}
+	return string(text)
+}
+
+// affinityOf returns from where the snapshot of a volume in a group can be used; nil for everywhere.
+func affinityOf(c *groupv1.VolumeGroupSnapshotContent, handle string) []corev1.TopologySelectorTerm {
+	text, places := c.Annotations[volume.AnnSnapshotPlaces], map[string][]corev1.TopologySelectorTerm{}
+	if json.Unmarshal([]byte(text), &places) != nil {
+		return nil
+	}
+	return places[handle]
 }
 
 // createdAt returns the time at which a group was taken, in whole seconds: the API has no fractions.

@@ -90,6 +90,10 @@ func TestGroupFollows(t *testing.T) {
 		}))},
 		{"whose content is retained", group(takenOf, retained)},
 		{"then its content", group(takenOf, func(f *Facts) { step(f, 0) })},
+		{"with the places from which it can be used", group(takenOf, func(f *Facts) {
+			f.Content.Annotations = map[string]string{volume.AnnSnapshotPlaces: placesOf(placed("zone", "a"))}
+			step(f, 0)
+		})},
 		{"with Secret and node", group(func(f *Facts) {
 			f.Class = fast("fast", "csi.storage.k8s.io/group-snapshotter-secret-name", "key",
 				"csi.storage.k8s.io/group-snapshotter-secret-namespace", "vault")

@@ -16,6 +16,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -82,6 +83,33 @@ func answered(ready bool) Taken {
 	return Taken{Handle: handle, Created: 5e9, Ready: ready, Members: []snapshot.Taken{
 		{Handle: "shot-w", Source: "w", Created: 5e9, Bytes: 1 << 30, Ready: ready}, {Handle: "shot-v", Source: "v"},
 	}}
+}
+
+// placed is such a group, of which one snapshot can be used from a segment only.
+func placed(key, value string) Taken {
+	t := answered(true)
+	t.Members[1].Places = []topology.Segment{{key: value}}
+	return t
+}
+
+// TestPlaces: what a driver says of the places of a group's snapshots is kept by their volumes, unless it is too much.
+func TestPlaces(t *testing.T) {
+	long := strings.Repeat("a", maxPlaces)
+	for value, want := range map[string]bool{"a": true, long[:maxPlaces/2]: true, long: false} {
+		f := of(intended)
+		f.Content.Annotations[volume.AnnSnapshotPlaces] = placesOf(placed("zone", value))
+		v, w := affinityOf(f.Content, "v"), affinityOf(f.Content, "w")
+		if is := len(v) == 1 && v[0].MatchLabelExpressions[0].Values[0] == value; is != want || w != nil {
+			t.Errorf("a place of %d bytes: kept %v, want %v; of the other one %v", len(value), is, want, w)
+		}
+	}
+	if got := placesOf(answered(true)); got != "" {
+		t.Errorf("a driver that says nothing of places: %s", got)
+	}
+	f := of(annotated(volume.AnnSnapshotPlaces, "{"))
+	if got := affinityOf(f.Content, "v"); got != nil {
+		t.Errorf("what is no JSON: %v", got)
+	}
 }
 
 func status(f *DriverFacts, ready bool) {

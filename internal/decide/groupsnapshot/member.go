@@ -134,7 +134,7 @@ func (f Facts) memberOf(name string, m Member) *cluster.VolumeSnapshotContent {
 			},
 			DeletionPolicy: of.Spec.DeletionPolicy, Driver: of.Spec.Driver, SourceVolumeMode: mode,
 			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: ptr.To(m.Info.VolumeHandle)},
-		}},
+		}, NodeAffinity: affinityOf(of, m.Info.VolumeHandle)},
 	}
 }
 

@@ -46,6 +46,8 @@ type ClaimFacts struct {
 	// MayExist says whether the driver has refused the intent in a way that does not prove that
 	// there is no volume.
 	MayExist bool
+	// Withdrawn says that no grant allows the source of the intent's data, which is in another namespace, any more.
+	Withdrawn bool
 	// Driver is the driver from which the binder has requested the volume, or "".
 	Driver string
 	// Saved is the volume object of the claim, or with the name in the intent; nil if the cache shows none.
@@ -153,7 +155,7 @@ func ask(f ClaimFacts, driver string) Plan {
 			"claim "+c.Name+" waits for a node")
 	case c.Spec.Selector != nil:
 		return fault(volume.User(), "claim Selector is not supported")
-	case isPopulated(c):
+	case f.isPopulated():
 		return populating(c)
 	case f.Taken != nil:
 		return fault(volume.User(), "volume object "+f.Taken.Name+" exists, and is not for this claim")
@@ -205,6 +207,9 @@ func resolve(f ClaimFacts) Plan {
 	case f.left():
 		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
 			"volume "+in.Name+" may have been created on node "+in.Node+", and is now needed on another node")
+	case f.withdrawn():
+		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
+			"volume "+in.Name+" may have been made of "+refused(in.Claim.Namespace, in.From())+" any more")
 	case !f.unwanted():
 		p = because(Create, volume.ReasonProvisioning, volume.Driver(in.Driver), "volume "+in.Name+" is being created")
 	case in.Reclaim != corev1.PersistentVolumeReclaimDelete:
@@ -236,7 +241,11 @@ func settle(f ClaimFacts) (p Plan, settled bool) {
 }
 
 // unwanted says whether no claim waits for the volume of an intent any more.
-func (f ClaimFacts) unwanted() bool { return f.Intent.isUnwanted(f.Claim) || f.left() }
+func (f ClaimFacts) unwanted() bool { return f.Intent.isUnwanted(f.Claim) || f.left() || f.withdrawn() }
+
+// withdrawn says whether the claim may not have the data of the intent's volume any more. Its claim has not had the
+// volume, so the volume is deleted even if it was to be retained.
+func (f ClaimFacts) withdrawn() bool { return f.Withdrawn && f.Claim != nil }
 
 // isUnwanted says whether the claim of an intent is gone, is going, or has another volume.
 func (in *Intent) isUnwanted(c *corev1.PersistentVolumeClaim) bool {

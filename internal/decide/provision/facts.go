@@ -31,13 +31,22 @@ func ClaimFactsOf(view cluster.View, f ClaimFacts) ClaimFacts {
 	if name, _ := bind.ClassOf(claim); name != "" {
 		f.Class, _ = view.Classes.Get(name)
 	}
-	if IsClone(claim) {
-		f.Source.Claim, _ = view.Claims.Get(claim.Namespace + "/" + claim.Spec.DataSource.Name)
-		if f.Source.Claim != nil {
-			f.Source.Volume, _ = view.Volumes.Get(f.Source.Claim.Spec.VolumeName)
-		}
+	f.Source.OtherNamespaces = f.Options.OtherNamespaces
+	if from := cluster.SourceOf(claim); !from.IsElsewhere(claim) {
+		f.Source.Look(view, from)
 	}
 	return f
+}
+
+// Look adds the claim to clone and its volume. For a source in another namespace, only a caller who has read a grant
+// may call it.
+func (s *Source) Look(view cluster.View, from cluster.DataSource) {
+	if !from.IsClaim() {
+		return
+	}
+	if s.Claim, _ = view.Claims.Get(from.Key()); s.Claim != nil {
+		s.Volume, _ = view.Volumes.Get(s.Claim.Spec.VolumeName)
+	}
 }
 
 // savedFor returns the volume object of a claim, whatever its name is: the options may have been others when it was

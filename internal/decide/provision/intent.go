@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -35,8 +36,10 @@ type Intent struct {
 	Options    []string                            `json:"options,omitempty"`
 	Source     string                              `json:"source,omitempty"`
 	Snapshot   string                              `json:"snapshot,omitempty"`
-	// SourceName is the name of the source claim or snapshot, in the claim's namespace.
-	SourceName string             `json:"sourceName,omitempty"`
+	// SourceName is the name of the source claim or snapshot, and SourceNamespace its namespace if it is not the claim's.
+	SourceName      string `json:"sourceName,omitempty"`
+	SourceNamespace string `json:"sourceNamespace,omitempty"`
+
 	Requisite  []topology.Segment `json:"requisite,omitempty"`
 	Preferred  []topology.Segment `json:"preferred,omitempty"`
 	Secrets    Secrets            `json:"secrets,omitzero"`
@@ -125,12 +128,12 @@ func Unselected(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeCla
 
 // Copies says whether the intent creates a clone of a claim.
 func (in *Intent) Copies(c *corev1.PersistentVolumeClaim) bool {
-	return in.Source != "" && in.Claim.Namespace == c.Namespace && in.SourceName == c.Name
+	return in.Source != "" && in.From().Key() == cluster.Key(c)
 }
 
 // Restores says whether the intent creates a volume from a snapshot.
 func (in *Intent) Restores(namespace, name string) bool {
-	return in.Snapshot != "" && in.Claim.Namespace == namespace && in.SourceName == name
+	return in.Snapshot != "" && in.From().Key() == namespace+"/"+name
 }
 
 // Protected returns the claim with the finalizer that keeps it while it is being cloned, or nil if

@@ -35,6 +35,8 @@ type Options struct {
 	AllowModeConversion bool
 	// WithoutAttributes makes volumes as if no claim named a VolumeAttributesClass.
 	WithoutAttributes bool
+	// OtherNamespaces lets claims have the data of sources in other namespaces that a ReferenceGrant allows.
+	OtherNamespaces bool
 	// StrictTopology and WithoutImmediateTopology are the fields of topology.Facts.
 	StrictTopology, WithoutImmediateTopology bool
 }

@@ -49,10 +49,10 @@ func (s Source) Origin(c *corev1.PersistentVolumeClaim, driver string, local boo
 	switch {
 	case IsSnapshot(c) && shot.Bound && shot.Driver == driver:
 		o = shot.Kept
-		o.Source = "snapshot " + c.Spec.DataSource.Name
+		o.Source = "snapshot " + cluster.SourceOf(c).Name
 	case IsClone(c) && s.Claim != nil && v != nil && Owns(s.Claim.UID, v) && v.Spec.CSI != nil &&
 		v.Spec.CSI.Driver == driver:
-		o = Origin{Source: "claim " + c.Spec.DataSource.Name, Node: MadeOn(v), Affinity: v.Spec.NodeAffinity}
+		o = Origin{Source: "claim " + cluster.SourceOf(c).Name, Node: MadeOn(v), Affinity: v.Spec.NodeAffinity}
 	default:
 		return o
 	}

@@ -84,39 +84,46 @@ type Source struct {
 	Snapshot Snapshot
 	// AnyMode says whether a restored volume may have any mode.
 	AnyMode bool
+	// OtherNamespaces says whether sources in other namespaces are used, and Granted that the namespace of this one lets
+	// the claim have its data.
+	OtherNamespaces, Granted bool
 }
 
 // IsSnapshot says whether a claim's data come from a snapshot.
 func IsSnapshot(c *corev1.PersistentVolumeClaim) bool {
-	s := c.Spec.DataSource
-	return s != nil && s.Kind == volume.KindSnapshot && s.APIGroup != nil && *s.APIGroup == volume.GroupSnapshot
+	return cluster.SourceOf(c).IsSnapshot()
 }
 
 // IsClone says whether a claim's data come from another claim.
 func IsClone(c *corev1.PersistentVolumeClaim) bool {
-	s := c.Spec.DataSource
-	return s != nil && s.Kind == "PersistentVolumeClaim" && (s.APIGroup == nil || *s.APIGroup == "")
+	return cluster.SourceOf(c).IsClaim()
 }
 
 // isPopulated says whether a claim's data come from an object of another kind: a populator of that kind makes a volume
 // with the data and hands it over by its claimRef (B-031).
-func isPopulated(c *corev1.PersistentVolumeClaim) bool {
-	s := c.Spec.DataSource
-	return s != nil && s.Kind != volume.KindSnapshot && s.Kind != "PersistentVolumeClaim"
+//
+// A populator of sources in other namespaces reads the grants itself.
+func (f ClaimFacts) isPopulated() bool {
+	s := cluster.SourceOf(f.Claim)
+	return s.Kind != "" && s.Kind != volume.KindSnapshot && s.Kind != "PersistentVolumeClaim" &&
+		(f.Claim.Spec.DataSource != nil || f.Options.OtherNamespaces)
 }
 
 // populating is the plan for a claim that a populator fills. One that is built with Kubernetes' library has a finalizer
 // on the claim while it works.
 func populating(c *corev1.PersistentVolumeClaim) Plan {
-	s := c.Spec.DataSource
-	kind := s.Kind
-	if s.APIGroup != nil && *s.APIGroup != "" {
-		kind += "." + *s.APIGroup
+	s := cluster.SourceOf(c)
+	kind, name := s.Kind, s.Name
+	if s.Group != "" {
+		kind += "." + s.Group
 	}
-	message := "its data come from " + s.Kind + " " + s.Name + ", and no populator of " + kind +
+	if s.IsElsewhere(c) {
+		name = s.Key()
+	}
+	message := "its data come from " + s.Kind + " " + name + ", and no populator of " + kind +
 		" has begun to fill a volume"
 	if slices.ContainsFunc(c.Finalizers, func(f string) bool { return strings.HasSuffix(f, volume.SuffixPopulating) }) {
-		message = "a populator of " + kind + " fills a volume from " + s.Kind + " " + s.Name
+		message = "a populator of " + kind + " fills a volume from " + s.Kind + " " + name
 	}
 	p := because(Nothing, volume.ReasonProvisioning, volume.Populator(kind), message)
 	p.Tell = true
@@ -126,23 +133,26 @@ func populating(c *corev1.PersistentVolumeClaim) Plan {
 // into completes the intent with the source of the data. An unusable source is an error: an empty
 // volume would look like lost data.
 func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
-	source, ref := c.Spec.DataSource, c.Spec.DataSourceRef
+	from, ref := cluster.SourceOf(c), c.Spec.DataSourceRef
 	switch {
-	case ref != nil && (source == nil || ref.Namespace != nil && *ref.Namespace != ""):
+	case ref != nil && !s.OtherNamespaces && (c.Spec.DataSource == nil || ptr.Deref(ref.Namespace, "") != ""):
 		return fmt.Errorf("%w %s %s is in another namespace, which is not supported", ErrSource, ref.Kind, ref.Name)
-	case source == nil:
+	case from.IsElsewhere(c) && !s.Granted:
+		return fmt.Errorf("%w %s", ErrSource, refused(c.Namespace, from))
+	case from == cluster.DataSource{}:
 		return nil
-	case IsSnapshot(c):
-		in.SourceName = source.Name
-		in.Snapshot, err = s.restore(c, c.Namespace+"/"+source.Name, in.Driver)
-		return err
-	case IsClone(c):
-		in.SourceName = source.Name
-		in.Source, err = s.clone(c, c.Namespace+"/"+source.Name, in.Driver)
-		return err
+	case from.IsSnapshot():
+		in.Snapshot, err = s.restore(c, from.Key(), in.Driver)
+	case from.IsClaim():
+		in.Source, err = s.clone(c, from.Key(), in.Driver)
+	default:
+		return fmt.Errorf("%w %s %s: this provisioner does not fill volumes from a %s", ErrSource, from.Kind, from.Name,
+			from.Kind)
 	}
-	return fmt.Errorf("%w %s %s: this provisioner does not fill volumes from a %s", ErrSource, source.Kind,
-		source.Name, source.Kind)
+	if in.SourceName = from.Name; from.IsElsewhere(c) {
+		in.SourceNamespace = from.Namespace
+	}
+	return err
 }
 
 // restore returns the handle of the snapshot.

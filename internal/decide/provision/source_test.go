@@ -70,7 +70,7 @@ func sources() []sourceCase {
 		change(&s)
 		return Source{Restores: true, Snapshot: s}
 	}
-	return []sourceCase{
+	return append([]sourceCase{
 		{"a clone names its source", clones, copied(source, pv(driver, "u9"))},
 		{"a driver that does not copy is named with what it lacks", clones, Source{Claim: source, Volume: pv(driver, "u9")}},
 		{"the claim is not there", clones, Source{Clones: true}},
@@ -115,6 +115,27 @@ func sources() []sourceCase {
 		},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
 		{"nor is its namespace, where there is a claim of that name here", both, copied(source, pv(driver, "u9"))},
+	}, granted(elsewhere, copied(source, pv(driver, "u9")))...)
+}
+
+// granted are claims that want the data of a claim in another namespace, while the gate is on but for one of them.
+func granted(elsewhere func(*corev1.PersistentVolumeClaim), found Source) []sourceCase {
+	others := func(s Source, granted bool) Source { s.OtherNamespaces, s.Granted = true, granted; return s }
+	off := found
+	off.Granted = true
+	return []sourceCase{
+		{"a source in another namespace without a grant", elsewhere, others(found, false)},
+		{"with a grant", elsewhere, others(found, true)},
+		{"with a grant, and there is none", elsewhere, others(Source{Clones: true}, true)},
+		{"a grant is of no use if the gate is off", elsewhere, off},
+		{"the claim's own namespace needs no grant", func(c *corev1.PersistentVolumeClaim) {
+			elsewhere(c)
+			*c.Spec.DataSourceRef.Namespace = c.Namespace
+		}, others(found, false)},
+		{"nor does none", func(c *corev1.PersistentVolumeClaim) {
+			elsewhere(c)
+			c.Spec.DataSourceRef.Namespace = nil
+		}, others(found, false)},
 	}
 }
 

@@ -340,6 +340,6 @@ func (c cleaner) intent(in *provision.Intent) *provision.Intent {
 		Driver: in.Driver, Claim: in.Claim, Name: in.Name, Bytes: in.Bytes, Parameters: c.attributes(in.Parameters),
 		Modes: in.Modes,
 		Block: in.Block, Class: in.Class, Reclaim: in.Reclaim, Begun: in.Begun,
-		Source: in.Source, Snapshot: in.Snapshot, SourceName: in.SourceName,
+		Source: in.Source, Snapshot: in.Snapshot, SourceName: in.SourceName, SourceNamespace: in.SourceNamespace,
 	}
 }

@@ -42,6 +42,9 @@ func NewScheme() Scheme {
 	services := schema.GroupVersion{Group: volume.GroupMetadata, Version: volume.MetadataVersion}
 	s.custom.AddKnownTypes(services, &cluster.SnapshotMetadataService{})
 	metav1.AddToGroupVersion(s.custom, services)
+	gateway := schema.GroupVersion{Group: volume.GroupGateway, Version: volume.GatewayVersion}
+	s.custom.AddKnownTypes(gateway, &cluster.ReferenceGrant{}, &cluster.ReferenceGrantList{})
+	metav1.AddToGroupVersion(s.custom, gateway)
 	if err := groupv1.AddToScheme(s.custom); err != nil {
 		panic(err) // its kinds are known when it is compiled
 	}
@@ -50,7 +53,8 @@ func NewScheme() Scheme {
 
 // of returns the scheme that has a group.
 func (s Scheme) of(group string) *runtime.Scheme {
-	if group == snapshotv1.GroupName || group == groupv1.GroupName || group == volume.GroupMetadata {
+	switch group {
+	case snapshotv1.GroupName, groupv1.GroupName, volume.GroupMetadata, volume.GroupGateway:
 		return s.custom
 	}
 	return scheme.Scheme
@@ -85,7 +89,7 @@ func (s Scheme) Custom() []schema.GroupVersionKind {
 	}
 	return append(out, schema.GroupVersionKind{
 		Group: volume.GroupMetadata, Version: volume.MetadataVersion, Kind: "SnapshotMetadataService",
-	})
+	}, schema.GroupVersionKind{Group: volume.GroupGateway, Version: volume.GatewayVersion, Kind: "ReferenceGrant"})
 }
 
 // Customized returns a client with access to custom resources: requests over its REST client become actions of the
