@@ -192,8 +192,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceSparesWhatIsNew: a deletion without an answer was carried out if the key was created again since, and what is
-// there now stays.
+// TestFenceSparesWhatIsNew: a deletion without an answer was carried out if the key was created again since, and
+// what is there now stays.
 func TestFenceSparesWhatIsNew(t *testing.T) {
 	t.Parallel()
 	k, f := begin()

@@ -287,7 +287,8 @@ func TestDamagedFilesystem(t *testing.T) {
 			metav1.ListOptions{FieldSelector: "involvedObject.name=q,reason=FailedMount"})
 		h.must(err)
 		for _, e := range events.Items {
-			if strings.Contains(e.Message, "errors that have to be repaired manually: run "+command) && e.Type == corev1.EventTypeWarning {
+			repair := "errors that have to be repaired manually: run " + command
+			if strings.Contains(e.Message, repair) && e.Type == corev1.EventTypeWarning {
 				return ""
 			}
 		}

@@ -272,7 +272,8 @@ func records() []attachmentCase {
 			Attachment: attachment("pv", "n1", attached, going, held, named), Volume: anew, NodeID: "id1", Reachable: true,
 		}},
 		{"but a name of another form proves nothing", Facts{
-			Attachment: attachment("pv", "n1", attached, going, held, named, renamed), Volume: anew, NodeID: "id1", Reachable: true,
+			Attachment: attachment("pv", "n1", attached, going, held, named, renamed), Volume: anew, NodeID: "id1",
+			Reachable: true,
 		}},
 		{"somebody has taken the finalizer of what is attached", Facts{
 			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Reachable: true,

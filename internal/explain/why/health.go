@@ -42,8 +42,8 @@ func (f facts) volumeHealth() []chain.Link {
 	return out
 }
 
-// volumeHealthIn returns what is reported about the volume in a Pod, unless the Pod's own link reports it, as for a Pod whose
-// volumes are all mounted.
+// volumeHealthIn returns what is reported about the volume in a Pod, unless the Pod's own link reports it, as for a Pod
+// whose volumes are all mounted.
 func (f facts) volumeHealthIn(driver string, p *corev1.Pod) (volume.Because, bool) {
 	l, unhealthy := f.unhealthyMount("pod/"+p.Name, p)
 	if unhealthy && isMounted(p) {
