@@ -64,7 +64,7 @@ func checkGates(t *testing.T, role sidecar.Role, name, help string) {
 
 // defaultsIn returns the flags of a help of package flag or of pflag, with their defaults.
 func defaultsIn(help string) map[string]string {
-	flag := regexp.MustCompile(`^ +(?:-\w, )?--?([a-z][\w-]*)(?:[ =]|$)`)
+	flag := regexp.MustCompile(`^ +(?:-\w, )?--?([a-z][\w-]*)(?:[ =[]|$)`)
 	value := regexp.MustCompile(`\(default "?([^")]*)"?\)`)
 	out, last := map[string]string{}, ""
 	for _, line := range strings.Split(help, "\n") {

@@ -368,7 +368,7 @@ func (w *whyCluster) anotherNode() {
 
 		"by force 6 minutes after its last Pod there has gone; pod p3 is not being deleted")
 	w.end("p3", false)
-	w.tells(w.reader, 2, "pod/p4", "pod p3 is being deleted, and no agent on the node ends it")
+	w.tells(w.reader, 2, "pod/p4", "pod p3 is being deleted, and no agent on the node terminates it")
 	w.end("p4", true)
 	w.end("p3", true)
 	w.tells(w.reader, 2, "pvc/c2", "volume * is still mounted on node n2 as far as is known",
@@ -432,14 +432,14 @@ func (w *whyCluster) alive() {
 	w.wish("c11", "fast")
 	w.controllers.Kill()
 	w.pod("p12", "c12", "n2", true)
-	const last = "shows no sign of life: * has renewed lease "
+	const last = "shows no sign of life: * last renewed lease "
 	w.tells(w.reader, 2, "pod/p10",
 		"the attacher of driver test.csi.example.com "+last+"default/external-attacher-leader-test-csi-example-com",
-		"for the last time *s ago (LeaderGone). Next: test.csi.example.com.")
+		"*s ago (LeaderGone). Next: test.csi.example.com.")
 	w.tells(w.reader, 2, "pvc/c11",
-		"the provisioner of driver test.csi.example.com "+last+"default/test-csi-example-com for the last time")
+		"the provisioner of driver test.csi.example.com "+last+"default/test-csi-example-com *s ago")
 	w.tells(w.reader, 2, "pod/p12",
-		"kube-controller-manager "+last+"kube-system/kube-controller-manager for the last time",
+		"kube-controller-manager "+last+"kube-system/kube-controller-manager *s ago",
 		"Next: administrator of the control plane.")
 	got, _ := w.said(w.reader, "-A")
 	if n := strings.Count(got, "csidriver/test.csi.example.com problem LeaderGone"); n != 1 {
