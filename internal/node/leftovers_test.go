@@ -76,7 +76,7 @@ func TestUnknownWhileRunning(t *testing.T) {
 	events, err := w.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 	w.must(nil, err)
 	for _, e := range events.Items {
-		if e.Reason == "MountUnknown" && !strings.Contains(e.Message, "mounted at "+strange+":") {
+		if e.Reason == "MountUnknown" && !strings.Contains(e.Message, "mounted at "+strange+",") {
 			t.Errorf("told: %s", e.Message)
 		}
 	}

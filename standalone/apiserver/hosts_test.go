@@ -427,7 +427,7 @@ func (c *hostCluster) capacities() {
 		{"what is free on it", object(ownDriver, "n1"), ""},
 		{"what is free elsewhere", object(ownDriver, "n2"), "and the node is in disk=n1"},
 		{"what is free everywhere", everywhere, "not about labels of the node"},
-		{"what is free elsewhere, by the class alone", misled, "and its class own of driver own.example.com"},
+		{"what is free elsewhere, by the class alone", misled, "and its class own is for driver own.example.com"},
 		{"what another driver has free", object(networkDriver, "n1"), "is neither node-local nor delegated"},
 	} {
 		_, err := c.n1.StorageV1().CSIStorageCapacities("kube-system").Create(c.t.Context(), row.object,

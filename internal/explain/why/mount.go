@@ -134,7 +134,7 @@ func (w Walk) unhealthyMount(subject string, p *corev1.Pod) (chain.Link, bool) {
 func (w Walk) NodeDown(name string) (chain.Link, bool) {
 	subject, n := "node/"+name, w.node(name)
 	if n == nil {
-		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, volume.User()), true
+		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "node "+name+" does not exist", volume.User()), true
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {

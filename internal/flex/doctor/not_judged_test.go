@@ -86,7 +86,7 @@ func TestFirstErrors(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{
 		"#!/bin/sh\r\necho\r\n":            "format: its first line ends with a carriage return",
-		"#!/usr/bin/env nothing-like-this": "format: its first line names no interpreter",
+		"#!/usr/bin/env nothing-like-this": "format: its first line does not name an interpreter",
 		"#!/opt/nothing\n":                 "interpreter: its interpreter /opt/nothing is not on this host",
 		"echo hello\n":                     "format: it is neither a script",
 		"\x7fELF nothing":                  "format: its ELF header is broken",

@@ -74,7 +74,7 @@ func TestBadDamage(t *testing.T) {
 	w.ok(d.attach())
 	command := "flock " + d.image() + " e2fsck -f " + d.image()
 	for range 2 {
-		w.refused("stage", d.stage(), codes.FailedPrecondition, d.id, "errors that need a person: run "+command)
+		w.refused("stage", d.stage(), codes.FailedPrecondition, d.id, "errors that have to be repaired manually: run "+command)
 		checkNothingLeft(t, w.dir)
 	}
 	// Also when it is to grow before it is mounted.
@@ -150,7 +150,7 @@ func TestHeldDevice(t *testing.T) {
 	w.ok(err)
 	other, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	w.ok(err)
-	w.refused("stage", d.stage(), codes.FailedPrecondition, "another program works on it", device+" open; end that first")
+	w.refused("stage", d.stage(), codes.FailedPrecondition, "another program is using it", device+" open; end that first")
 	w.ok(other.Close())
 	w.ok(d.stage())
 	w.ok(d.publish(false))

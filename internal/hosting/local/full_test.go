@@ -254,7 +254,7 @@ func TestNoLoopDevice(t *testing.T) {
 		p.ok(os.Remove(d.staging))
 		before := p.tree()
 		for range 2 {
-			p.refused("stage", d.stage(), codes.ResourceExhausted, d.id, "no loop device is free", "max_loop")
+			p.refused("stage", d.stage(), codes.ResourceExhausted, d.id, "no loop device is available", "max_loop")
 			p.unchanged(before)
 		}
 		p.ok(d.unstage())

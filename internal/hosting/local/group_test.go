@@ -229,7 +229,7 @@ func TestGroupDamaged(t *testing.T) {
 			before := w.tree()
 			w.restart()
 			_, err = w.getGroup(id)
-			w.refused("get", err, codes.Internal, "damaged", "by hand")
+			w.refused("get", err, codes.Internal, "damaged", "manually")
 			w.refused("delete", w.deleteGroup(id), codes.Internal, "damaged")
 			_, err = w.group("g", a.id, b.id)
 			w.refused("create", err, codes.Internal, "damaged")

@@ -97,7 +97,7 @@ func TestStagedAgain(t *testing.T) {
 			d.holds("more")
 			grown := d.nodeExpand()
 			if grown != nil && fsType == "ext4" {
-				w.refused("expand ext4 in use", grown, codes.FailedPrecondition, "the next time")
+				w.refused("expand ext4 in use", grown, codes.FailedPrecondition, "when it is next mounted")
 			} else if now := d.size(); grown != nil || now < before*3/2 {
 				t.Errorf("%d bytes before, %d after: %v", before, now, grown)
 			}

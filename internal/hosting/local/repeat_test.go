@@ -231,7 +231,7 @@ func TestGrow(t *testing.T) {
 			switch err := d.nodeExpand(); {
 			case err == nil:
 			case fsType == "ext4":
-				w.refused("expand ext4 in use", err, codes.FailedPrecondition, "the next time")
+				w.refused("expand ext4 in use", err, codes.FailedPrecondition, "when it is next mounted")
 				d.rest()
 				d.use()
 			default:
