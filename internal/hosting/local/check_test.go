@@ -74,7 +74,8 @@ func TestBadDamage(t *testing.T) {
 	w.ok(d.attach())
 	command := "flock " + d.image() + " e2fsck -f " + d.image()
 	for range 2 {
-		w.refused("stage", d.stage(), codes.FailedPrecondition, d.id, "errors that have to be repaired manually: run "+command)
+		const words = "errors that have to be repaired manually: run "
+		w.refused("stage", d.stage(), codes.FailedPrecondition, d.id, words+command)
 		checkNothingLeft(t, w.dir)
 	}
 	// Also when it is to grow before it is mounted.
