@@ -98,9 +98,9 @@ func TestWrite(t *testing.T) {
 // TestRefused: trees that no directory can hold are errors.
 func TestRefused(t *testing.T) {
 	for want, files := range map[string]tree.Tree{
-		"no path":      {tree.Text("../a", "")},
-		"there twice":  {tree.Text("a", ""), tree.Text("a", "")},
-		"no directory": {tree.Text("a", ""), tree.Text("a/b", "")},
+		"is not a path":      {tree.Text("../a", "")},
+		"exists twice":  {tree.Text("a", ""), tree.Text("a", "")},
+		"not a directory": {tree.Text("a", ""), tree.Text("a/b", "")},
 	} {
 		if _, err := files.Complete(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: error %v, want one with %q", files, err, want)

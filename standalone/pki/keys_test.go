@@ -88,7 +88,7 @@ func TestWriteKeysRefuses(t *testing.T) {
 	}{
 		"another authority":          {func(k *identity.Keys) { *k = other }, "has the hash"},
 		"another key":                {func(k *identity.Keys) { k.CAKey = other.CAKey }, "does not belong to its"},
-		"no key":                     {func(k *identity.Keys) { k.CAKey = bad }, "there is no key"},
+		"no key":                     {func(k *identity.Keys) { k.CAKey = bad }, "no PEM key was found"},
 		"no key of service accounts": {func(k *identity.Keys) { k.ServiceAccountKey = bad }, "service account tokens"},
 		"no certificate":             {func(k *identity.Keys) { k.CACert = bad }, "not one certificate"},
 		"two certificates": {
