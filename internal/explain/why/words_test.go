@@ -22,7 +22,8 @@ import (
 // link that is OK does not need the words of a decision either.
 func own() []string {
 	return []string{
-		"node n1 does not exist", "node n9 does not exist", "there is no ", "is not ready", "is being moved", "has not reported anything about the Pod yet",
+		"node n1 does not exist", "node n9 does not exist",
+		"there is no ", "is not ready", "is being moved", "has not reported anything about the Pod yet",
 		"the Pod has no node yet",
 		"the Pod is being deleted", "is detached from node n1 by force",
 		"the Pod is on node n2, and volume v1 can be used on ",
