@@ -65,7 +65,7 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 			return err.Error()
 		}
 		if c := cluster.PodCondition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status ||
-			strings.Contains(c.Message, "healthy again") != (status == corev1.ConditionTrue) {
+			strings.Contains(c.Message, "are healthy") != (status == corev1.ConditionTrue) {
 			return "the Pod does not say " + string(status)
 		}
 		return ""

@@ -108,7 +108,7 @@ func TestPodIsGivenUpWhenFull(t *testing.T) {
 	d.set(func() { d.maxVolumes = 1 })
 	w.attachFails("lacks", codes.ResourceExhausted)
 	w.failed("p", "VolumeAttachmentLimitExceeded")
-	w.eventSaid("VolumeAttachmentLimitExceeded", "node n1 takes no more volumes of driver d.example")
+	w.eventSaid("VolumeAttachmentLimitExceeded", "node n1 cannot have more volumes of driver d.example")
 	w.takes(1)
 	eventually(t, func() string {
 		if left := d.leftover(); strings.Contains(left, "uid-p/") || !strings.Contains(left, "uid-happy/") {

@@ -241,7 +241,7 @@ func TestSecondSocketOfADriver(t *testing.T) {
 	second.start(t)
 	eventually(t, func() string {
 		for _, a := range second.answers() {
-			if strings.Contains(a.Error, "is registered by") {
+			if strings.Contains(a.Error, "is already registered by") {
 				return ""
 			}
 		}

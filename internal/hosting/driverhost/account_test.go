@@ -110,7 +110,7 @@ func TestNoServiceAccount(t *testing.T) {
 			w.accounts.fails = errors.New("there is none")
 			return nil
 		}},
-		{"a Pod", "ROOT/run/sa is there already, as in a Pod of Kubernetes", func(w *driverHost) error {
+		{"a Pod", "ROOT/run/sa already exists, as in a Pod of Kubernetes", func(w *driverHost) error {
 			return os.MkdirAll(w.place(), 0o700)
 		}},
 		{
