@@ -158,7 +158,7 @@ func TestTwoSocketsOfOneDriver(t *testing.T) {
 	second := newFakeDriver(driverName, w.dir)
 	second.files, second.id = "second", "second"
 	second.start(t)
-	w.heard("Node", "n1", "RegistrationRefused", "is registered by "+d.socket()+" already", "user")
+	w.heard("Node", "n1", "RegistrationRefused", "is already registered by "+d.socket(), "user")
 	eventually(t, func() string {
 		if n := len(second.answers()); n < 5 {
 			return "it was tried again too seldom"

@@ -160,11 +160,11 @@ func TestHostPathsRefused(t *testing.T) {
 	w.run()
 	w.registered(driverName)
 	for pod, c := range map[string]struct{ path, options, want string }{
-		"itself":  {data, "", "which volumes live by"},
-		"in":      {filepath.Join(data, "pool"), "", "which volumes live by"},
-		"over":    {filepath.Dir(data), "", "which volumes live by"},
-		"bound":   {filepath.Join(other, "bound"), "", "leads to a directory that volumes live by"},
-		"in it":   {filepath.Join(other, "bound/volumes"), "", "leads to a directory that volumes live by"},
+		"itself":  {data, "", "which volumes depend on"},
+		"in":      {filepath.Join(data, "pool"), "", "which volumes depend on"},
+		"over":    {filepath.Dir(data), "", "which volumes depend on"},
+		"bound":   {filepath.Join(other, "bound"), "", "leads to a directory that volumes depend on"},
+		"in it":   {filepath.Join(other, "bound/volumes"), "", "leads to a directory that volumes depend on"},
 		"link":    {filepath.Join(other, "link"), "", "is not a directory"},
 		"by link": {filepath.Join(other, "link/pool"), "", "symbolic link"},
 		"options": {other, "suid,sync", `option "sync" is not supported; supported are atime`},

@@ -106,7 +106,7 @@ func TestRefusalIsOver(t *testing.T) {
 		inline(p)
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
 	})
-	w.awaitCondition("p", corev1.ConditionFalse, "does not do volumes of mode Ephemeral")
+	w.awaitCondition("p", corev1.ConditionFalse, "does not support volumes of mode Ephemeral")
 	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"),
 		metav1.UpdateOptions{}))
 	w.awaitCondition("p", corev1.ConditionFalse, "driver d.example was called to publish volume own")
@@ -123,7 +123,7 @@ func TestPersistentVolumeIsRefused(t *testing.T) {
 	w.runWithDriver()
 	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionFalse, "does not do volumes of mode Persistent")
+	w.awaitCondition("p", corev1.ConditionFalse, "does not support volumes of mode Persistent")
 }
 
 // TestInlineSurvivesALostJournal: the volume of a living Pod is taken over, and

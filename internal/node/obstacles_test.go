@@ -197,7 +197,7 @@ func TestHostPathObstacles(t *testing.T) {
 		},
 		"is below a link": {
 			func(at string) error { return errors.Join(os.Mkdir(at, 0o700), replaceByLinkAbove(at)) },
-			restoreAbove, "passes one",
+			restoreAbove, "passes through one",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

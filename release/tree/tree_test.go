@@ -98,8 +98,8 @@ func TestWrite(t *testing.T) {
 // TestRefused: trees that no directory can hold are errors.
 func TestRefused(t *testing.T) {
 	for want, files := range map[string]tree.Tree{
-		"is not a path":      {tree.Text("../a", "")},
-		"exists twice":  {tree.Text("a", ""), tree.Text("a", "")},
+		"is not a path":   {tree.Text("../a", "")},
+		"exists twice":    {tree.Text("a", ""), tree.Text("a", "")},
 		"not a directory": {tree.Text("a", ""), tree.Text("a/b", "")},
 	} {
 		if _, err := files.Complete(); err == nil || !strings.Contains(err.Error(), want) {

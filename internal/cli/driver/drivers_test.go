@@ -306,10 +306,10 @@ func TestOtherClass(t *testing.T) {
 	}
 	s := newStand(t, csiNode("n1"), class("fast", hosted), class("slow", "other.example.com"))
 	for want, class := range map[string]classFlags{
-		"class fast exists with other parameters":                  {name: "fast"},
-		"class fast exists with other parameters, ":                {name: "fast", parameters: []string{"tier=2"}},
+		"class fast exists with other parameters":                   {name: "fast"},
+		"class fast exists with other parameters, ":                 {name: "fast", parameters: []string{"tier=2"}},
 		"class slow exists and belongs to driver other.example.com": {name: "slow", parameters: []string{"tier=1"}},
-		"--parameter: want KEY=VALUE":                              {name: "fast", parameters: []string{"tier"}},
+		"--parameter: want KEY=VALUE":                               {name: "fast", parameters: []string{"tier"}},
 	} {
 		err := s.add(t.Context(), own("/bin/a"), addFlags{wait: patience, class: class})
 		if err == nil || !strings.Contains(err.Error(), want) {

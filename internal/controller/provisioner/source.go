@@ -110,15 +110,19 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 		return err
 	}
 	s, err := p.snapshot(ctx, namespace, name)
-	_, ours := p.Drivers.Get(s.Driver)
-	ours = ours || s.Driver == "" || s.Lost && p.Scope.Has("") && p.log.ReadsAll
-	if err != nil || !s.Exists || !ours {
+	if err != nil || !s.Exists || !p.isOurs(s) {
 		return err
 	}
 	if err := p.changeSnapshot(ctx, namespace, name, false); !errors.Is(err, errSourceGone) {
 		return err
 	}
 	return nil
+}
+
+// isOurs says whether this process removes the finalizer from a snapshot.
+func (p *provisioner) isOurs(s provision.Snapshot) bool {
+	_, called := p.Drivers.Get(s.Driver)
+	return called || s.Driver == "" || s.Lost && p.Scope.Has("") && p.log.ReadsAll
 }
 
 // isRestoredElsewhere says whether the provisioner of another node may be creating a volume from a snapshot. A claim of

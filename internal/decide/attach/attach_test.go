@@ -174,8 +174,10 @@ func calls() []attachmentCase {
 			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, NodeID: "id1", Reachable: true,
 		}},
 		{
-			"without both the driver was never called by us", Facts{Attachment: attachment("pv", "n1", going, held),
-				Reachable: true},
+			"without both the driver was never called by us", Facts{
+				Attachment: attachment("pv", "n1", going, held),
+				Reachable:  true,
+			},
 		},
 		{"a driver with nothing to do is not called", Facts{
 			Attachment: attachment("pv", "n1"), Volume: v, Reachable: true, NoControllerPublish: true,
@@ -195,8 +197,10 @@ func calls() []attachmentCase {
 		{"a record that cannot be read is not trusted", Facts{
 			Attachment: attachment("pv", "n1", going, held, torn), NodeID: "id1", Reachable: true,
 		}},
-		{"nor one of nothing", Facts{Attachment: attachment("pv", "n1", going, held, hollow), NodeID: "id1",
-			Reachable: true}},
+		{"nor one of nothing", Facts{
+			Attachment: attachment("pv", "n1", going, held, hollow), NodeID: "id1",
+			Reachable: true,
+		}},
 		{"another one's volume is not detached either", Facts{
 			Attachment: attachment("pv", "n1", going, held, named), Volume: foreign, Reachable: true,
 		}},

@@ -22,8 +22,10 @@ func TestConditions(t *testing.T) {
 	}
 	v, other := pv("pv"), pv("other")
 	desired := []DesiredVolume{{Volume: other, Pod: pod("first")}, {Volume: v, Pod: pod("web")}}
-	elsewhere := []DesiredVolume{{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2")),
-		Holder: "old"}}
+	elsewhere := []DesiredVolume{{
+		Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2")),
+		Holder: "old",
+	}}
 	tell("a volume that is about to be attached", Node(NodeFacts{Name: "n1", Node: node(), Desired: desired}).Wanted(v,
 		"n1"))
 	tell("one that another node has", Node(NodeFacts{Name: "n1", Node: node(), Desired: elsewhere}).Wanted(v, "n1"))
@@ -77,8 +79,10 @@ func TestConditions(t *testing.T) {
 			Attachment: attachment("pv", "n1", failed, attached), Volume: v, NodeID: "id1", Reachable: true,
 		}},
 		{"it detaches", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded), Reachable: true}},
-		{"it has failed to", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded, failed),
-			Reachable: true}},
+		{"it has failed to", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held, recorded, failed),
+			Reachable:  true,
+		}},
 		{"it is not asked", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, Reachable: true}},
 		{"somebody else holds it", Facts{Attachment: attachment("pv", "n1", going, foreign), Volume: v, Reachable: true}},
 		{"it has no holder", Facts{Attachment: attachment("pv", "n1", going), Volume: v, Reachable: true}},

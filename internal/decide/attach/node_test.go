@@ -95,8 +95,10 @@ func several() []nodeCase {
 	v, b, path := pv("pv"), pv("b"), pv("pv")
 	path.Spec.CSI = nil
 	both := map[string]*corev1.PersistentVolume{"pv": v, "b": b}
-	desired, self := []DesiredVolume{{Volume: v, Pod: pod("web")}}, []DesiredVolume{{Volume: pv("inline"),
-		Pod: pod("web")}}
+	desired, self := []DesiredVolume{{Volume: v, Pod: pod("web")}}, []DesiredVolume{{
+		Volume: pv("inline"),
+		Pod:    pod("web"),
+	}}
 	byHand, short, long := attachment("pv", "n1", attached, renamed), attachment("pv", "n1", attached),
 		attachment("pv", "n1", attached)
 	short.Name, long.Name = "csi-by-hand", "by-hand-"+long.Name[len("by-hand-"):]

@@ -288,6 +288,10 @@ func unclaimed(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }
 
 func free(v *corev1.PersistentVolume) { v.Finalizers = nil }
 
+func retain(v *corev1.PersistentVolume) {
+	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+}
+
 func TestVolumes(t *testing.T) {
 	pv := func(phase corev1.PersistentVolumePhase, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		v := Object(intent(), Answer{Handle: "h"}, "")
@@ -298,9 +302,6 @@ func TestVolumes(t *testing.T) {
 		return v
 	}
 	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
-	retain := func(v *corev1.PersistentVolume) {
-		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-	}
 	named := func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-u1" }
 	other := func(c *corev1.PersistentVolumeClaim) { c.UID = "u2" }
 	foreign := func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnProvisionedBy] = "x" }
@@ -314,8 +315,9 @@ func TestVolumes(t *testing.T) {
 		{"not while a claim names it that it names by another uid", VolumeFacts{
 			Volume: pv(corev1.VolumeReleased), Reachable: true, Claim: claim(named, other),
 		}},
-		{"nor while its own claim is there", VolumeFacts{Volume: pv(corev1.VolumeReleased), Reachable: true,
-			Claim: claim(named)}},
+		{"nor while its own claim is there", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased), Reachable: true, Claim: claim(named),
+		}},
 		{"a claim of the name that does not name it does not keep it", VolumeFacts{
 			Volume: pv(corev1.VolumeReleased), Reachable: true, Claim: claim(other),
 		}},

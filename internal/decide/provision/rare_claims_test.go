@@ -57,8 +57,10 @@ func wholeClaims() []claimCase {
 		return class(parameters)
 	}
 	return []claimCase{
-		{"what its class says of the volume is recorded as well", ClaimFacts{Claim: claim(raw), Class: full,
-			Reachable: true}},
+		{"what its class says of the volume is recorded as well", ClaimFacts{
+			Claim: claim(raw), Class: full,
+			Reachable: true,
+		}},
 		{"a mode may be given that is the usual one", ClaimFacts{Claim: claim(files), Class: full, Reachable: true}},
 		{"a late claim with its node is made for that node's place", ClaimFacts{
 			Claim: claim(on), Class: late, Reachable: true, Topology: true, Places: zoned(),
@@ -94,8 +96,10 @@ func halfDone() []claimCase {
 		{"the volume object of another claim ends nothing", ClaimFacts{
 			Claim: claim(), Intent: in, Reachable: true, Saved: saved("u2"),
 		}},
-		{"a claim that is being bound to the volume still wants it", ClaimFacts{Claim: claim(named), Intent: in,
-			Reachable: true}},
+		{"a claim that is being bound to the volume still wants it", ClaimFacts{
+			Claim: claim(named), Intent: in,
+			Reachable: true,
+		}},
 		{"a claim that has another volume does not", ClaimFacts{Claim: claim(hadOther), Intent: in, Reachable: true}},
 		{"the same question is asked again as it was, whenever that began", ClaimFacts{
 			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Reachable: true,

@@ -120,8 +120,10 @@ func growing() []claimCase {
 		{"also to the next claim, which begins with the old size", grows(claim("5Gi", "5Gi"), marked(pv("10Gi")))},
 		{"who does not reach the driver leaves it alone", Facts{Claim: Finished(begun, ten), Volume: marked(pv("10Gi"))}},
 		{"a claim that has what it wants is left alone", grows(Finished(begun, ten), pv("10Gi"))},
-		{"a driver that cannot expand volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"),
-			Reachable: true}},
+		{"a driver that cannot expand volumes says so", Facts{
+			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"),
+			Reachable: true,
+		}},
 		{"a size that no driver can be asked for", grows(claim("1e30", "5Gi"), pv("5Gi"))},
 		{"a driver that is not here is waited for", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi")}},
 		{"a claim that is not bound has nothing to grow", grows(unbound, pv("5Gi"))},
