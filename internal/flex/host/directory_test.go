@@ -181,7 +181,7 @@ func TestHangingInitDelaysNobody(t *testing.T) {
 		!strings.Contains(err.Error(), "has not answered init") {
 		t.Error(err)
 	}
-	if s := r.inState("hangs", decide.Broken); !strings.Contains(s.Message, "did not end in time") {
+	if s := r.inState("hangs", decide.Broken); !strings.Contains(s.Message, "did not finish in time") {
 		t.Errorf("after its limit: %+v", s)
 	}
 }

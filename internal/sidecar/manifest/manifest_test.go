@@ -89,7 +89,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{[]string{"--driver=Csi.example.com"}, "small characters"},
 		{[]string{"--driver=" + strings.Repeat("a", 64)}, "at most 63"},
-		{[]string{"--namespace=a.b"}, "no name of a namespace"},
+		{[]string{"--namespace=a.b"}, "is not a name of a namespace"},
 		{[]string{"--image="}, "image with volplane"},
 		{[]string{"--driver-image="}, "driver's image"},
 		{[]string{"--shape=pod"}, "deployment, statefulset, daemonset"},
@@ -112,7 +112,7 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--socket-dir=plugins"}, "not an absolute path"},
 		{[]string{"--image-pull-policy=Sometimes"}, "IfNotPresent, Always, Never"},
 		{[]string{"--max-unavailable=some"}, "a number or a share"},
-		{[]string{"--requests=driver:cpu=1"}, "there are the containers"},
+		{[]string{"--requests=driver:cpu=1"}, "the containers are"},
 		{[]string{"--limits=registrar:cpu=much"}, "use CONTAINER:cpu=10m"},
 		{[]string{"--fs-group-policy=Some"}, "ReadWriteOnceWithFSType, File, None"},
 		{[]string{"--volume-lifecycle-modes=Persistent,Long"}, "Persistent, Ephemeral"},

@@ -259,7 +259,7 @@ func TestRegistrationHealth(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check("500 " + path + " is no socket")
+	check("500 " + path + " is not a socket")
 	_ = os.Remove(path)
 	l, err := net.Listen("unix", path)
 	if err != nil {
