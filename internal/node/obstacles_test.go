@@ -193,7 +193,8 @@ func TestHostPathObstacles(t *testing.T) {
 			all["a stranger's mount"].put, all["a stranger's mount"].take, "another filesystem is mounted there",
 		},
 		"is not there": {
-			func(string) error { return nil }, func(at string) error { return os.Mkdir(at, 0o700) }, "create the directory first",
+			func(string) error { return nil }, func(at string) error { return os.Mkdir(at, 0o700) },
+			"create the directory first",
 		},
 		"is below a link": {
 			func(at string) error { return errors.Join(os.Mkdir(at, 0o700), replaceByLinkAbove(at)) },
