@@ -15,8 +15,8 @@ import (
 
 // Client reads and writes the leases of a namespace for one process.
 type Client struct {
-	// Former is the name of a holder that cannot work while this process does, so that its leases are taken without
-	// waiting; empty if there is none.
+	// Former is the name of a holder that cannot work while this process does, or "". Its leases are taken without
+	// waiting.
 	Former string
 
 	namespace string

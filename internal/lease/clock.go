@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now returns the time of a clock that goes on while the host is suspended. That of package time stands still then, but
-// leases end meanwhile, and others acquire them.
+// now returns the time of a clock that keeps running while the host is suspended. The monotonic clock of package time
+// stops then, but leases expire, and other processes acquire them.
 func (c *Client) now() time.Time { return time.Now().Add(c.asleep()) }
 
 // asleep returns how long the host has been suspended since it was started.

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
-// releaseDelay is how long the leases of a driver are kept that is no longer reached: it may be about to restart.
+// releaseDelay is how long the leases of a driver that is no longer reached are kept: it may be about to restart.
 const releaseDelay = 10 * time.Second
 
 // Drivers holds the leases of each driver whose controller this process reaches, so that only one process calls it:

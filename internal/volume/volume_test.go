@@ -54,16 +54,17 @@ func TestDriverGone(t *testing.T) {
 // codes that it quotes.
 func TestAnswerIn(t *testing.T) {
 	for text, want := range map[string]string{
-		"NotFound: no such volume":                                                                                    "user",
-		"rpc error: code = OutOfRange desc = too large":                                                               "user",
-		"driver d did not create a volume: InvalidArgument: Internal: no":                                             "user",
-		"Internal: on fire":                                                                                           "d",
-		"Internal: backend: NotFound: pool p1 is rebuilding":                                                          "d",
-		"Unavailable: upstream answered ResourceExhausted: try later":                                                 "d",
-		"rpc error: code = Aborted desc = rpc error: code = NotFound desc = x":                                        "d",
-		`Unknown: read secret ns/login: secrets "login" not found`:                                                    "user",
-		`error getting secrets "login": it has no data`:                                                               "d",
-		`volumes "login" not found`:                                                                                   "d",
+		"NotFound: no such volume":                                             "user",
+		"rpc error: code = OutOfRange desc = too large":                        "user",
+		"driver d did not create a volume: InvalidArgument: Internal: no":      "user",
+		"Internal: on fire":                                                    "d",
+		"Internal: backend: NotFound: pool p1 is rebuilding":                   "d",
+		"Unavailable: upstream answered ResourceExhausted: try later":          "d",
+		"rpc error: code = Aborted desc = rpc error: code = NotFound desc = x": "d",
+		`Unknown: read secret ns/login: secrets "login" not found`:             "user",
+		`error getting secrets "login": it has no data`:                        "d",
+		`volumes "login" not found`:                                            "d",
+
 		"Internal: (what the driver said is not shown, because it may hold a secret: " + `secrets "login" not found)`: "d",
 	} {
 		if got := AnswerIn(text).Next(Driver("d")); got.String() != want {

@@ -58,8 +58,8 @@ func callCommand(s *shell.Shell) *cobra.Command {
 JSON. The request is JSON with the names of the CSI specification; empty without
 --json. The answer is printed as it is, with contexts.
 
-volplane learns nothing of calls manually, and its own calls for the same volume
-are not held back meanwhile. So calls that change something need --yes. Secrets
+volplane does not notice these calls, and does not hold back its own calls for the
+same volume. So calls that change something need --yes. Secrets
 are not accepted on the command line, which other users can read: use
 --secrets-from, or a file.
 

@@ -9,8 +9,8 @@ import (
 
 // Facts are what a process knows of a lease that it has just read.
 type Facts struct {
-	// Me is the holder's name for this process, and Former that of a holder which cannot work while this process runs;
-	// empty if there is none.
+	// Me is the holder's name for this process, and Former that of a holder which cannot work while this process runs,
+	// or "".
 	Me, Former string
 	// Held says that this process has held the lease until it changed without its doing.
 	Held bool

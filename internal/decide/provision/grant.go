@@ -17,8 +17,8 @@ func Grants(g *cluster.ReferenceGrant, namespace string, source cluster.DataSour
 		})
 }
 
-// refused says that no grant lets the claims of a namespace have the data of a source. Whether the source exists is no
-// business of the claim's owner then.
+// refused says that no grant lets the claims of a namespace have the data of a source. It does not show the owner of
+// the claim whether the source exists.
 func refused(namespace string, source cluster.DataSource) string {
 	return source.Kind + " " + source.Key() + ": no ReferenceGrant of namespace " + source.Namespace +
 		" lets claims of namespace " + namespace + " use it"

@@ -66,8 +66,8 @@ func (f Facts) Homeless(p *corev1.Pod, b volume.Because) chain.Link {
 		if elsewhere == "" || !drivers.IsLacking(f.View, s) {
 			continue
 		}
-		if b, ok := drivers.Lacks(f.View, p, f.only()); ok {
-			message, next = "0/1 nodes are available: "+b.Message, b.Next
+		if lacks, ok := drivers.Lacks(f.View, p, f.only()); ok {
+			message, next = "0/1 nodes are available: "+lacks.Message, lacks.Next
 			break
 		}
 		message += elsewhere

@@ -22,7 +22,7 @@ func pass(format string, args ...any) verdict {
 	return verdict{finding.Pass, fmt.Sprintf(format, args...)}
 }
 
-// warn is about what callers can handle, or what is no fault for sure.
+// warn is about what callers can handle, or what is not certainly a fault.
 func warn(format string, args ...any) verdict {
 	return verdict{finding.Warn, fmt.Sprintf(format, args...)}
 }
