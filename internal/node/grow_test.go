@@ -173,7 +173,7 @@ func TestGrowsLess(t *testing.T) {
 	d.grown.Store(1<<30 - 1)
 	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
 		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`), metav1.PatchOptions{}, "status"))
-	w.heard("PersistentVolumeClaim", "a", "FileSystemResizeFailed", "the volume has 1073741823 bytes now", driverName)
+	w.heard("PersistentVolumeClaim", "a", "FileSystemResizeFailed", "the volume now has 1073741823 bytes", driverName)
 	claim, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "a", metav1.GetOptions{})
 	if w.must(nil, err); len(claim.Status.AllocatedResourceStatuses) == 0 {
 		t.Errorf("the claim says that its volume has grown: %+v", claim.Status)
