@@ -29,6 +29,8 @@ type Storage struct {
 
 	mu     sync.Mutex
 	faults map[string]*Fault
+	// failed are the calls that were answered with an error, by method and volume.
+	failed map[string]bool
 	spaces map[string]string
 	// answers are the errors so far, one line each, by sequence.
 	answers map[string]map[string]bool
@@ -70,8 +72,8 @@ type Fault struct {
 
 func newStorage() *Storage {
 	return &Storage{
-		faults: map[string]*Fault{}, spaces: map[string]string{}, answers: map[string]map[string]bool{},
-		moods: map[string]Mood{},
+		faults: map[string]*Fault{}, failed: map[string]bool{}, spaces: map[string]string{},
+		answers: map[string]map[string]bool{}, moods: map[string]Mood{},
 	}
 }
 
@@ -117,24 +119,24 @@ func (s *Storage) Start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 func (s *Storage) action(space, method, volume string) (csitest.Action, told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if space != "" && s.silent.silences() {
+	f, call := s.faults[space+" "+method], method+" "+volume
+	fails := f != nil && (f.Times == 0 || f.seen[volume] < f.Times)
+	// When a failed call is repeated depends on each side's pauses, so only calls that both sides make now are kept back.
+	if space != "" && s.silent.silences() && !(fails && s.failed[call]) {
 		if !strings.HasPrefix(method, "Controller") {
 			Note(s.answers, space, Unanswered+method+" of "+volume)
 		}
 		return csitest.Action{After: s.silent == afterwards, Hang: true}, right
 	}
-	f := s.faults[space+" "+method]
-	if f == nil {
+	if !fails {
 		return csitest.Action{}, right
 	}
 	f.seen[volume]++
-	if f.Times > 0 && f.seen[volume] > f.Times {
-		return csitest.Action{}, right
-	}
 	if f.Told != right {
 		Note(s.answers, space, "answered "+method+" of "+volume+" with "+f.Told.String())
 		return csitest.Action{}, f.Told
 	}
+	s.failed[call] = true
 	Note(s.answers, space, "answered "+method+" of "+volume+" with "+f.Code.String())
 	return csitest.Action{After: f.After, Err: status.Error(f.Code, "as the test wants")}, right
 }
