@@ -28,8 +28,8 @@ type spotRow struct {
 func spotReasons() []spotRow {
 	return []spotRow{
 		{
-			"what is attached to a node whose object was deleted, or made anew, keeps a volume for one node from others while " +
-				"Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
+			"what is attached to a node whose object was deleted, or recreated, keeps a volume for one node from others while " +
+				"Pods are there; Kubernetes does not know of it after a restart, and attaches the volume to a second node",
 			secondAttachment,
 		},
 		{
@@ -63,22 +63,22 @@ func spotReasons() []spotRow {
 		},
 		{
 			"whether a volume is detached between the end of a Pod and the begin of one in its place, on the same node, is " +
-				"nobody's promise",
+				"not promised",
 			sameNode,
 		},
 		{
-			"Kubernetes pauses for up to two minutes after an attach has failed before it looks whether anybody wants " +
-				"the attachment",
+			"Kubernetes pauses for up to two minutes after an attach has failed before it looks whether the attachment is " +
+				"still wanted",
 			unwantedLater,
 		},
 		{
 			"nothing is known to be mounted on a node whose object was deleted and that no Pod is on; Kubernetes, when it has " +
-				"been started anew, waits six minutes for the node to unmount",
+				"been restarted, waits six minutes for the node to unmount",
 			neverUnmounted,
 		},
 		{
-			"a node may not begin to mount what is being detached, whoever has asked for that; Kubernetes does not tell it " +
-				"when it was somebody else",
+			"a node may not begin to mount what is being detached, by any client's request; Kubernetes does not inform it " +
+				"when another client requested it",
 			detachedByHand,
 		},
 		{
@@ -87,7 +87,7 @@ func spotReasons() []spotRow {
 			needlessLater,
 		},
 		{
-			"a node is told of what is attached; Kubernetes takes everything for attached whose driver needs no attaching, " +
+			"a node is informed of what is attached; Kubernetes takes everything for attached whose driver needs no attaching, " +
 				"also when its attachment has been taken away by force, until it looks for that, every minute",
 			takenForAttached,
 		},

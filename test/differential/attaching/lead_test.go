@@ -88,7 +88,7 @@ func leader(ctx context.Context, t *testing.T, s side, before string) (now strin
 			lease+strings.ReplaceAll(differential.DriverName, ".", "-"),
 			metav1.GetOptions{})
 		if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || *l.Spec.HolderIdentity == before {
-			return fmt.Sprintf("nobody else leads: %v %v", l, err)
+			return fmt.Sprintf("no other process leads: %v %v", l, err)
 		}
 		now = *l.Spec.HolderIdentity
 		return ""

@@ -36,13 +36,13 @@ func attachReasons() []attachRow {
 			madeByHand,
 		},
 		{
-			"when a Pod's claim or its volume's object has been taken away by force, nobody can say what the Pod wants, and " +
-				"what its node does not use is detached; Kubernetes remembers it until it is started anew",
+			"when a Pod's claim or its volume's object has been taken away by force, what the Pod wants is unknown, and " +
+				"what its node does not use is detached; Kubernetes remembers it until it is restarted",
 			forgotten,
 		},
 		{
-			"when a volume's object has been taken away by force and made anew, what its node does not use is detached and " +
-				"attached anew, and protected again; Kubernetes does not look, and does not protect the new object",
+			"when a volume's object has been taken away by force and recreated, what its node does not use is detached and " +
+				"attached again, and protected again; Kubernetes does not look, and does not protect the new object",
 			replaced,
 		},
 		{
@@ -81,16 +81,16 @@ func attachReasons() []attachRow {
 		},
 		{
 			"what is attached to a node whose object was deleted stays while Pods are there; Kubernetes detaches it when it " +
-				"is started anew, and may attach it again later",
+				"restarts, and may attach it again later",
 			keptForPods,
 		},
 		{
 			"what was attached, and is not mounted, is detached when its attachment has been deleted without that, and " +
-				"attached anew if a Pod wants it; Kubernetes only makes the attachment anew",
+				"attached again if a Pod wants it; Kubernetes only recreates the attachment",
 			detachedLate,
 		},
 		{
-			"which of two nodes that wait gets a volume is nobody's promise",
+			"which of two nodes that wait gets a volume is not promised",
 			eitherNode,
 		},
 	}

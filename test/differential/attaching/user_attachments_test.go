@@ -79,7 +79,7 @@ func handName(space, v, node string, theirs bool) string {
 func detachByHand(v, node string, theirs bool) op {
 	text := "detach volume " + v + " from " + node + " by hand"
 	if !theirs {
-		text += ", as somebody has attached it"
+		text += ", attached already"
 	}
 	return op{Text: text, Do: func(ctx context.Context, s side, space string) error {
 		return s.Client.StorageV1().VolumeAttachments().Delete(ctx, handName(space, v, node, theirs), metav1.DeleteOptions{})
@@ -113,7 +113,7 @@ func forceDetach(v, node string) op {
 
 // replaceNode deletes a Node and recreates it before any program can do much.
 func replaceNode(node string) op {
-	return op{Text: "delete " + node + " and make it anew", Do: func(ctx context.Context, s side, space string) error {
+	return op{Text: "delete " + node + " and recreate it", Do: func(ctx context.Context, s side, space string) error {
 		name := space + "-" + node
 		before, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -122,10 +122,10 @@ func replaceNode(node string) op {
 		if err := s.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
-		anew := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		recreated := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: name, Annotations: map[string]string{annAnew: "yes", volume.AnnControllerManagedAttach: "true"},
 		}}
-		if _, err := s.Client.CoreV1().Nodes().Create(ctx, anew, metav1.CreateOptions{}); err != nil {
+		if _, err := s.Client.CoreV1().Nodes().Create(ctx, recreated, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 		return s.NodeStatus(ctx, name, map[string]any{
@@ -145,7 +145,7 @@ const (
 // replaceVolume deletes a volume object, whatever keeps it, and recreates it.
 func replaceVolume(v string) op {
 	return op{
-		Text: "delete volume " + v + " with all its finalizers and make it anew",
+		Text: "delete volume " + v + " with all its finalizers and recreate it",
 		Do: func(ctx context.Context, s side, space string) error {
 			before, err := s.Client.CoreV1().PersistentVolumes().Get(ctx, space+"-"+v, metav1.GetOptions{})
 			if err != nil {

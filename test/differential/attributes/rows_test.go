@@ -11,12 +11,12 @@ import (
 // These are the reasons why changes of attributes may differ.
 const (
 	reasonNoticed = "a class of attributes that is made later is noticed; Kubernetes looks for it again when the claim" +
-		" wants another one, or when its program starts anew"
+		" wants another one, or when its program restarts"
 	reasonStrange = "a class of attributes of another driver is refused, and the claim says Infeasible; Kubernetes" +
 		" asks its own driver for what it says"
 	reasonLeaving = "the volume of a claim that is being deleted is not changed or grown any more; Kubernetes goes on"
 	reasonForGood = "what a driver has refused with InvalidArgument is asked for again after five minutes, when the " +
-		"controller starts anew as well; the pause of Kubernetes is short here, and none when its program starts anew"
+		"controller restarts as well; the pause of Kubernetes is short here, and there is no pause after a restart"
 )
 
 // modifyReason is one of the reasons; explains says whether it is the reason for the differences about a claim.

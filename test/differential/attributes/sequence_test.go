@@ -147,7 +147,7 @@ func dropAttributes(name string) op {
 
 // otherParameters recreates a class of attributes with other parameters, because they cannot be changed.
 func otherParameters(class string, value int) op {
-	return op{Text: fmt.Sprintf("make class of attributes %s anew, with value %d", class, value), Do: func(
+	return op{Text: fmt.Sprintf("recreate class of attributes %s, with value %d", class, value), Do: func(
 		ctx context.Context, s side, space string,
 	) error {
 		if err := dropAttributes(class).Do(ctx, s, space); err != nil {

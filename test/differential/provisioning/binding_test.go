@@ -44,7 +44,7 @@ func bindingMayDiffer(ours, theirs []string) string {
 	switch {
 	case slices.Equal(anonymous(unreserved(ours, theirs)), anonymous(unreserved(theirs, ours))),
 		goesToAnother(ours, theirs):
-		return "which of several claims that wait gets a volume is nobody's promise"
+		return "which of several claims that wait gets a volume is not promised"
 	case slices.Equal(kept(ours), kept(theirs)):
 		return reasonTogether
 	case len(ours) == len(theirs)+1 && differential.Has(ours, "volume", "Bound", "going=true") &&

@@ -68,7 +68,7 @@ func rowsOfCalls() []row {
 	return []row{
 		{
 			Reason: "after InvalidArgument the provisioner of Kubernetes asks again in five minutes, whatever happens; here " +
-				"after a pause that grows, or when somebody edits the claim",
+				"after a pause that grows, or when a user edits the claim",
 			Explains: func(d difference, line string) bool {
 				return claimIn(line) != "" && differential.Has(d.Theirs,
 					"answered CreateVolume of pvc-"+claimIn(line)+" with InvalidArgument")
@@ -91,13 +91,13 @@ func rowsOfCalls() []row {
 			Explains: doneUnheard,
 		},
 		{
-			Reason:   "who gets a volume that a user takes from its claim while other claims wait is nobody's promise",
+			Reason:   "who gets a volume that a user takes from its claim while other claims wait is not promised",
 			Explains: handedOn,
 		},
 		{
 			Reason: "when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it " +
 				"when the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy " +
-				"Retain that nobody had",
+				"Retain that no claim had",
 			Explains: wentOn,
 		},
 	}
@@ -133,7 +133,7 @@ func rowsOfObjects() []row {
 		},
 		{
 			Reason: "a claim is kept while a copy of it is asked for; Kubernetes keeps it while any claim waits that wants " +
-				"one, though nobody can be asked",
+				"one, though no driver can be asked",
 			Explains: keptSource,
 		},
 		{

@@ -304,9 +304,9 @@ func (d *provisioningDice) fault(method string) op {
 func (d *provisioningDice) wrongSize() op {
 	f := fault{
 		Times: differential.Pick(d, 1, 2, 0),
-		Told:  differential.Pick(d, differential.Half, differential.Half, differential.Nothing),
+		Reported: differential.Pick(d, differential.Half, differential.Half, differential.Nothing),
 	}
-	text := fmt.Sprintf("let the driver answer CreateVolume with %s, %d times a volume (0 is always)", f.Told, f.Times)
+	text := fmt.Sprintf("let the driver answer CreateVolume with %s, %d times a volume (0 is always)", f.Reported, f.Times)
 	return op{Text: text, Do: func(_ context.Context, s side, space string) error {
 		s.Storage.Fail(space, "CreateVolume", f)
 		return nil

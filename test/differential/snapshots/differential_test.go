@@ -63,7 +63,7 @@ func snapshotting() topic {
 func startSnapshots(t *testing.T, s *differential.Storage) *csi.Set {
 	t.Helper()
 	drivers := s.Start(t, func(c *csitest.Config) { c.Controller.ListSnapshots = true })
-	s.TellOfSnapshots()
+	s.ReportSnapshots()
 	return drivers
 }
 

@@ -33,7 +33,7 @@ func snapshotRows() []row {
 		}})
 	}
 	return append(out, row{
-		Reason: "Kubernetes' snapshotter writes all annotations of a content at once, whenever it asks for the " +
+		Reason: "Kubernetes' snapshotter writes all annotations of a content together, whenever it asks for the " +
 			"snapshot again, and so takes away what the snapshot-controller has just written there",
 		Explains: func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), overwritten) },
 	}, row{
@@ -60,23 +60,23 @@ const (
 		"gone, and calls that its error"
 	reasonParameters = "a content has the parameters of its class, so that the class may go; Kubernetes then never " +
 		"takes the snapshot"
-	reasonLook   = "a snapshot that somebody has taken can be asked for without its class; Kubernetes does not ask"
+	reasonLook   = "an imported snapshot can be asked for without its class; Kubernetes does not ask"
 	reasonSecret = "a snapshot is deleted without its Secret when that has gone; Kubernetes waits for the Secret " +
 		"for ever"
 	reasonShared = "a snapshot of a driver stays as long as another content names it; Kubernetes deletes it"
 	reasonIntent = "an error after which the driver may have the snapshot nevertheless is no reason to forget it; " +
 		"Kubernetes forgets it after each error that its code calls final"
-	reasonUnseen = "a snapshot that somebody has taken is deleted with its content even if the driver has not yet " +
-		"told how it is; Kubernetes leaves it"
+	reasonUnseen = "an imported snapshot is deleted with its content even if the driver has not yet " +
+		"reported its state; Kubernetes leaves it"
 	reasonUnknown = "a class with a parameter that is reserved and unknown is refused; Kubernetes makes a content " +
 		"of it, which its driver is never asked for"
-	reasonTime = "of a snapshot whose time a driver does not tell it is told when it was taken here, or nothing;" +
-		" Kubernetes takes the time for that of the beginning of 1970"
+	reasonTime = "without a creation time from the driver, a snapshot has the time when it was requested, or no time;" +
+		" Kubernetes shows the beginning of 1970"
 	reasonGoing = "a claim is kept until the snapshot that is being taken of it has gone; Kubernetes lets the " +
-		"claim go when somebody deletes the snapshot, while its driver may take it"
-	reasonPending = "a content is not told to go with its snapshot while a claim is made from that; Kubernetes " +
-		"tells it, and whoever deletes the content then takes the data from the claim"
-	reasonOrphan = "a content that somebody deletes goes when its snapshot does not exist any more; Kubernetes " +
+		"claim go when a user deletes the snapshot, while its driver may create it"
+	reasonPending = "a content is not marked for deletion with its snapshot while a claim is restored from it; Kubernetes " +
+		"marks it, and who deletes the content then takes the data from the claim"
+	reasonOrphan = "a content that a user deletes goes when its snapshot does not exist any more; Kubernetes " +
 		"keeps it for ever"
 	reasonSource = "a snapshot is kept before its content is looked at; Kubernetes keeps it only if the content is" +
 		" not another's"
@@ -268,19 +268,19 @@ func keptLonger(about subject, line string) bool {
 // overwritten says whether only volplane marks a content as being deleted whose snapshot the driver has not created.
 func overwritten(about subject) bool {
 	ours, theirs := about.contentIn(about.Ours), about.contentIn(about.Theirs)
-	return ours != theirs && strings.Contains(ours, " handle=none ") && untold(ours) == theirs &&
+	return ours != theirs && strings.Contains(ours, " handle=none ") && unmarked(ours) == theirs &&
 		differential.Has(about.Theirs, "answered CreateSnapshot of snapshot-"+about.shot+" with ")
 }
 
-// untold returns the line of a content as if it had not been marked as being deleted.
-func untold(content string) string {
+// unmarked returns the line of a content as if it had not been marked as being deleted.
+func unmarked(content string) string {
 	return regexp.MustCompile(` ?`+regexp.QuoteMeta(volume.AnnSnapshotDeleting)+`=yes`).ReplaceAllString(content, "")
 }
 
 // toldEarly says whether only Kubernetes marks a content as being deleted while a claim waits for its snapshot.
 func toldEarly(about subject, _ string) bool {
 	ours, theirs := about.contentIn(about.Ours), about.contentIn(about.Theirs)
-	return ours != "" && ours != theirs && ours == untold(theirs) &&
+	return ours != "" && ours != theirs && ours == unmarked(theirs) &&
 		differential.Has(about.Ours, "claim ", " Pending ", " source=VolumeSnapshot:"+about.shot+".")
 }
 

@@ -391,7 +391,7 @@ func newMood(m differential.Mood, mark int) op {
 	return op{
 		Text: "let the driver tell of snapshots: " + m.String(),
 		Do: func(ctx context.Context, s side, space string) error {
-			s.Storage.Tell(space, m)
+			s.Storage.SetMood(space, m)
 			return s.Topic.Touch(ctx, s, space, mark)
 		},
 	}

@@ -51,7 +51,7 @@ func newDisturber(client kubernetes.Interface) *disturber {
 // Disturb has the objects of a sequence edited from now on.
 func Disturb() Op {
 	return Op{
-		Text: "let somebody edit whatever is written from now on",
+		Text: "edit everything that is written from now on",
 		Do: func(_ context.Context, s Side, space string) error {
 			s.disturber.mu.Lock()
 			defer s.disturber.mu.Unlock()

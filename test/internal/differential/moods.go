@@ -31,8 +31,8 @@ func (m Mood) of(id, source string) *csipb.Snapshot {
 	return out
 }
 
-// TellOfSnapshots makes the driver answer as the sequences want.
-func (s *Storage) TellOfSnapshots() {
+// ReportSnapshots makes the driver answer as the sequences want.
+func (s *Storage) ReportSnapshots() {
 	s.Driver.OnCall("CreateSnapshot", func(_ int, req any) csitest.Action {
 		r := req.(*csipb.CreateSnapshotRequest)
 		id, space := "id-"+r.GetName(), newMemory().space.FindString(r.GetSourceVolumeId())
@@ -78,8 +78,8 @@ func (s *Storage) spaceOfSnapshot(id string) string {
 	return newMemory().space.FindString(id)
 }
 
-// Tell makes the driver report the snapshots of a sequence according to a mood from now on.
-func (s *Storage) Tell(space string, m Mood) {
+// SetMood makes the driver report the snapshots of a sequence according to a mood from now on.
+func (s *Storage) SetMood(space string, m Mood) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moods[space] = m

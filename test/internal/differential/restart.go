@@ -20,13 +20,13 @@ import (
 // batch and takes seconds.
 const restartEvery = 2
 
-// anew says how controllers are restarted around a step.
-type anew int
+// restart is how controllers are restarted around a step.
+type restart int
 
 const (
-	noRestart anew = iota
-	// With meanwhile, users act while no controller runs.
-	meanwhile
+	noRestart restart = iota
+	// With stopped, users act while no controller runs.
+	stopped
 	// With immediately, the controllers end right after the actions of users.
 	immediately
 	// With beforehand and afterwards, they end when drivers have been called and have not answered, before or after they
@@ -39,17 +39,17 @@ const (
 	WithAttach
 )
 
-func (r anew) String() string {
+func (r restart) String() string {
 	return []string{
-		"", ", while the controllers do not run, and start them", ", and start the controllers anew at once",
-		", and start the controllers anew when calls have got no answer, and nothing is done",
-		", and start the controllers anew when calls have got no answer, but all is done",
+		"", ", while the controllers do not run, and start them", ", and restart the controllers immediately",
+		", and restart the controllers while calls are unanswered, and nothing is done",
+		", and restart the controllers while calls are unanswered, but all is done",
 		", and have the driver say that it needs no attaching", ", and have the driver say that it needs attaching",
 	}[r]
 }
 
 // silences says whether drivers do not answer before the controllers end.
-func (r anew) silences() bool { return r == beforehand || r == afterwards }
+func (r restart) silences() bool { return r == beforehand || r == afterwards }
 
 // restarted returns the sequence with the restarts of its batch. They are at the same steps in all
 // sequences, one of each kind.
@@ -65,10 +65,10 @@ func (s Sequence) restarted() Sequence {
 	return s
 }
 
-func restarts() []anew { return []anew{meanwhile, immediately, beforehand, afterwards} }
+func restarts() []restart { return []restart{stopped, immediately, beforehand, afterwards} }
 
 // restartAt returns how controllers are restarted around a step.
-func restartAt(all []Sequence, step int) anew {
+func restartAt(all []Sequence, step int) restart {
 	if step < 0 || step >= len(all[0].Ops) {
 		return noRestart
 	}
@@ -125,7 +125,7 @@ func (l *life) resume() {
 }
 
 // around plays a step, and restarts the controllers as how says.
-func (d *Differential) around(ctx context.Context, how anew, do func() error) error {
+func (d *Differential) around(ctx context.Context, how restart, do func() error) error {
 	switch how {
 	case noRestart:
 		return do()
@@ -142,7 +142,7 @@ func (d *Differential) around(ctx context.Context, how anew, do func() error) er
 		return d.both(func(s Side) error { return s.Topic.NeedsAttach(ctx, s, how == WithAttach) })
 	}
 	begin := time.Now()
-	if how == meanwhile {
+	if how == stopped {
 		d.end()
 	}
 	d.silence(how)
@@ -171,7 +171,7 @@ func (d *Differential) end() {
 	}
 }
 
-func (d *Differential) silence(how anew) {
+func (d *Differential) silence(how restart) {
 	for _, s := range d.Sides {
 		s.Storage.keepSilent(how)
 	}

@@ -25,7 +25,7 @@ type Op struct {
 	Text string
 	Do   func(ctx context.Context, s Side, space string) error
 	// Restart says how the controllers are restarted around it.
-	Restart anew
+	Restart restart
 }
 
 func (s Sequence) String() string {

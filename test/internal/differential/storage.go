@@ -37,33 +37,33 @@ type Storage struct {
 	// Placed says where a volume is; nil is everywhere.
 	Placed func(r *csipb.CreateVolumeRequest) []*csipb.Topology
 	// silent says that calls get no answer, and whether they do their work.
-	silent anew
+	silent restart
 	// moods are what the driver reports about snapshots, by sequence.
 	moods map[string]Mood
 }
 
-// told is the size that a driver returns for a volume.
-type told int
+// reported is the size that a driver returns for a volume.
+type reported int
 
 const (
-	right told = iota
+	right reported = iota
 	// Half of the right size.
 	Half
 	// Nothing about the size.
 	Nothing
 )
 
-func (t told) String() string { return []string{"the right size", "half the size", "no size"}[t] }
+func (r reported) String() string { return []string{"the right size", "half the size", "no size"}[r] }
 
-// of returns the claim whose UID is the first one in a text.
-func (t told) of(bytes int64) int64 { return []int64{bytes, bytes / 2, 0}[t] }
+// of returns what is reported about a volume of that size.
+func (r reported) of(bytes int64) int64 { return []int64{bytes, bytes / 2, 0}[r] }
 
 // Fault says how calls of a method fail in a sequence.
 type Fault struct {
 	Code codes.Code
-	// Told is the kind of size that the driver reports, without an error, unless it is
+	// Reported is the kind of size that the driver reports, without an error, unless it is
 	// right.
-	Told told
+	Reported reported
 	// Times is how often that happens to each volume; 0 means always. After makes the driver do its work nevertheless.
 	Times int
 	After bool
@@ -116,7 +116,7 @@ func (s *Storage) Start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 }
 
 // action returns the outcome of a call, and the size in its answer.
-func (s *Storage) action(space, method, volume string) (csitest.Action, told) {
+func (s *Storage) action(space, method, volume string) (csitest.Action, reported) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, call := s.faults[space+" "+method], method+" "+volume
@@ -132,9 +132,9 @@ func (s *Storage) action(space, method, volume string) (csitest.Action, told) {
 		return csitest.Action{}, right
 	}
 	f.seen[volume]++
-	if f.Told != right {
-		Note(s.answers, space, "answered "+method+" of "+volume+" with "+f.Told.String())
-		return csitest.Action{}, f.Told
+	if f.Reported != right {
+		Note(s.answers, space, "answered "+method+" of "+volume+" with "+f.Reported.String())
+		return csitest.Action{}, f.Reported
 	}
 	s.failed[call] = true
 	Note(s.answers, space, "answered "+method+" of "+volume+" with "+f.Code.String())
@@ -150,7 +150,7 @@ func (s *Storage) keptBack(method, volume, node string, done bool) {
 }
 
 // answer returns the driver's answer about a volume that it has created.
-func (s *Storage) answer(r *csipb.CreateVolumeRequest, size told) *csipb.CreateVolumeResponse {
+func (s *Storage) answer(r *csipb.CreateVolumeRequest, size reported) *csipb.CreateVolumeResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var placed []*csipb.Topology
@@ -181,7 +181,7 @@ func (s *Storage) Fail(space, method string, f Fault) {
 }
 
 // keepSilent has calls get no answer, or ends that.
-func (s *Storage) keepSilent(how anew) {
+func (s *Storage) keepSilent(how restart) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.silent = how
