@@ -26,7 +26,7 @@ const (
 	defragmentPause = 10 * time.Minute
 	// compactPause is the shortest time between two compactions.
 	compactPause = 30 * time.Second
-	// urgentPause is used instead of both when deletions wait for the space.
+	// urgentPause is used instead of both when deletions wait for the space, or soon would.
 	urgentPause = 3 * time.Second
 )
 
@@ -117,6 +117,9 @@ func defragment(f Facts) bool {
 	switch {
 	case f.Alarm:
 		least, pause = f.Quota/50, urgentPause
+	case f.Size > hard(f.Quota):
+		// At the quota etcd refuses deletions, too, however much of the file is unused.
+		least, pause = f.Size/10, urgentPause
 	case f.tight():
 		least = f.Size / 10
 	}
