@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -81,9 +82,7 @@ func parse(args []string) (*release, error) {
 	if r.version == "" {
 		return nil, fmt.Errorf("name the version: -version v0.1.0")
 	}
-	if r.url == "" {
-		r.url = homepage + "/releases/" + r.version
-	}
+	r.url = cmp.Or(r.url, homepage+"/releases/"+r.version)
 	var err error
 	if r.root, err = filepath.Abs(r.root); err != nil {
 		return nil, err

@@ -45,10 +45,7 @@ func runHost(ctx context.Context, o HostOptions) error {
 	called := csi.NewSet()
 	first := make(chan struct{}, 1)
 	defer called.Subscribe(func(string) {
-		select {
-		case first <- struct{}{}:
-		default:
-		}
+		lifecycle.Wake(first)
 	})()
 	leases, err := driverLeases(o.config(), "volplane-node_"+o.Node, o.Reached, called, o.Log)
 	if err != nil {

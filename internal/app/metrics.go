@@ -30,21 +30,16 @@ var errNoDriverYet = errors.New("the driver does not answer yet")
 // ready: it takes over immediately.
 func (r *readiness) checks() []observe.Check {
 	return []observe.Check{
-		{Name: "driver", Ready: func() error { return unless(r.driver.Load(), errNoDriverYet) }},
-		{Name: "controllers", Ready: func() error { return unless(!r.leads.Load() || r.works.Load(), world.ErrNotRead) }},
+		{Name: "driver", Ready: func() error { return kube.Unless(r.driver.Load(), errNoDriverYet) }},
+		{Name: "controllers", Ready: func() error {
+			return kube.Unless(!r.leads.Load() || r.works.Load(), world.ErrNotRead)
+		}},
 	}
 }
 
 func (r *readiness) rests() {
 	r.leads.Store(false)
 	r.works.Store(false)
-}
-
-func unless(ok bool, err error) error {
-	if ok {
-		return nil
-	}
-	return err
 }
 
 // measure counts what a controller does.

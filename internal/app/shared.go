@@ -202,10 +202,8 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 // planeNodes knows the control planes by their Nodes.
 type planeNodes struct {
 	nodes *kube.Cache[*corev1.Node]
-
-	mu sync.Mutex
-	// changed is closed when a Node has changed.
-	changed chan struct{}
+	// changed is sent when the planeState of a Node has changed.
+	changed kube.Signal
 }
 
 func readPlanes(ctx context.Context, config *rest.Config) (*planeNodes, error) {
@@ -214,15 +212,11 @@ func readPlanes(ctx context.Context, config *rest.Config) (*planeNodes, error) {
 		return nil, fmt.Errorf("client of the nodes: %w", err)
 	}
 	caches := kube.NewCaches(client)
-	p := &planeNodes{nodes: caches.Nodes(), changed: make(chan struct{})}
+	p := &planeNodes{nodes: caches.Nodes()}
 	p.nodes.Watch(func(before, after *corev1.Node) {
-		if planeState(before) == planeState(after) {
-			return
+		if planeState(before) != planeState(after) {
+			p.changed.Send()
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		close(p.changed)
-		p.changed = make(chan struct{})
 	})
 	if err := caches.Start(ctx); err != nil {
 		return nil, fmt.Errorf("read Nodes: %w", err)
@@ -239,19 +233,12 @@ func planeState(n *corev1.Node) string {
 	return fmt.Sprint(n.Annotations[volume.AnnControlPlane], nodelife.OutOfService(n))
 }
 
-// all returns the Nodes, and a channel that is closed when the planeState of one has changed.
-func (p *planeNodes) all() ([]*corev1.Node, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.nodes.List(), p.changed
-}
-
 // wait waits until the node of the first control plane is a wanted one, and returns its name; "" if no control plane
 // has a Node. It is not ok if ctx has ended before.
 func (p *planeNodes) wait(ctx context.Context, wanted func(node string) bool) (node string, ok bool) {
 	for {
-		all, changed := p.all()
-		if node := planes.First(all); wanted(node) {
+		changed := p.changed.Wait()
+		if node := planes.First(p.nodes.List()); wanted(node) {
 			return node, true
 		}
 		select {
@@ -268,9 +255,9 @@ const writePause = 10 * time.Second
 // follow has the addresses in the Nodes written, and again when the planeState of one has changed, until ctx ends.
 func (p *planeNodes) follow(ctx context.Context, log *slog.Logger, write func([]*corev1.Node) error) error {
 	for ctx.Err() == nil {
-		all, changed := p.all()
+		changed := p.changed.Wait()
 		var again <-chan time.Time
-		if err := write(all); err != nil && ctx.Err() == nil {
+		if err := write(p.nodes.List()); err != nil && ctx.Err() == nil {
 			log.Warn("the addresses of control planes are not written; will be retried", "err", err)
 			again = time.After(writePause)
 		}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,27 +16,12 @@ func completeOutputs(c *cobra.Command) {
 	for _, below := range c.Commands() {
 		completeOutputs(below)
 	}
-	f := c.Flags().Lookup("output")
-	if f == nil {
-		return
-	}
-	if words := formats(f.Usage); len(words) > 0 {
+	if words := shell.Formats(c); len(words) > 0 {
+		for i, word := range words {
+			words[i] = strings.TrimSuffix(word, "TEMPLATE")
+		}
 		_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-}
-
-// formats returns the output formats in the usage of a flag. A format that takes a value ends with an equals sign.
-func formats(usage string) []string {
-	var out []string
-	for _, word := range strings.FieldsFunc(usage, func(r rune) bool { return strings.ContainsRune(" ,:", r) }) {
-		if before, _, takes := strings.Cut(word, "="); takes {
-			word = before + "="
-		}
-		if slices.Contains([]string{"wide", "name", "json", "yaml", "jsonpath="}, word) {
-			out = append(out, word)
-		}
-	}
-	return out
 }
 
 // normaliseSidecars has the command of controllers know the other names of its flags, too. It must be called when the

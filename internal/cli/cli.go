@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -21,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/cli/volume"
 	"volplane.dev/volplane/internal/cli/why"
 	"volplane.dev/volplane/internal/doors/mount8"
+	"volplane.dev/volplane/internal/process/revision"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
@@ -65,7 +68,7 @@ gRPC code that the driver has answered.`,
 		Version:           s.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: s.Quiet,
+		PersistentPreRunE: s.Begin,
 	}
 	s.Flags.Register(c)
 	c.SetGlobalNormalizationFunc(shell.VerbosityByLetter)
@@ -113,4 +116,25 @@ func Run(ctx context.Context, argv []string, s Streams, version string, p Progra
 		return Main(ctx, append([]string{"controller"}, argv[1:]...), s, version, p)
 	}
 	return Main(ctx, argv[1:], s, version, p)
+}
+
+func versionCommand(s *shell.Shell) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			printed, err := s.PrintStructured(output, map[string]string{
+				"version": s.Version, "revision": revision.Of(), "goVersion": runtime.Version(),
+				"platform": runtime.GOOS + "/" + runtime.GOARCH,
+			})
+			if !printed {
+				fmt.Fprintln(s.Out, "volplane", revision.With(s.Version))
+			}
+			return err
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")
+	return c
 }

@@ -100,13 +100,11 @@ type Controller struct {
 	Workers int
 	// Places is the number of calls that may be in flight in each lane; 0 means 1.
 	Places int
-	// RetryMin and RetryMax bound the back-off of a key after errors; the defaults are 50 ms and
-	// 5 minutes.
+	// RetryMin and RetryMax bound the back-off of a key after errors; the defaults are 50 ms and 5 minutes.
 	RetryMin, RetryMax time.Duration
 	// Pace overrides the fields above, as far as the user has set it.
 	Pace Pace
-	// Reconcile does the next step for a key. It must be safe to repeat. After an error the key is
-	// requeued with back-off.
+	// Reconcile does the next step for a key. It must be safe to repeat. After an error the key is requeued with back-off.
 	Reconcile func(ctx context.Context, key Key) (Result, error)
 	// Close, if set, is called after all workers have stopped. Its context ends after a few
 	// seconds, so its work must be safe to leave undone.
@@ -169,12 +167,7 @@ func (c *Controller) Measure(m queue.Meter[Key]) { c.init(); c.queue.Measure(m) 
 func (c *Controller) Load() queue.Load { c.init(); return c.queue.Load() }
 
 // Latest returns the state of an object after a change: after, or before if it was deleted.
-func Latest[T any](before, after *T) *T {
-	if after == nil {
-		return before
-	}
-	return after
-}
+func Latest[T any](before, after *T) *T { return cmp.Or(after, before) }
 
 // Try is called by Reconcile for the key that is being reconciled. It returns the try that fails now, and when the next
 // one is.
@@ -190,8 +183,7 @@ func (c *Controller) TriedWithin() retry.Try {
 	return retry.Try{Within: c.queue.LongestPause()}
 }
 
-// Run reconciles keys until ctx ends, and returns when all workers have stopped. The caches must
-// have been started.
+// Run reconciles keys until ctx ends, and returns when all workers have stopped. The caches must have been started.
 func (c *Controller) Run(ctx context.Context) error {
 	c.init()
 	c.queue.Run(ctx)
@@ -203,9 +195,62 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.Close(closing)
 }
 
-// busy explains why a call waits. All keys that wait in a lane get the same words, so that their
-// events are alike.
+// busy explains why a call waits. All keys that wait in a lane get the same words, so that their events are alike.
 func busy(l Lane) volume.Because {
 	return volume.Say(volume.ReasonDriverBusy, volume.Driver(l.Driver), "driver "+l.Driver+
 		" has reached its limit of concurrent "+l.Call+" calls; waiting for a slot")
+}
+
+// tellAfter is how long a state that most objects leave within milliseconds has to last until it is worth a write.
+const tellAfter = time.Second
+
+// lasting remembers since when keys have been in such a state.
+type lasting struct {
+	mu    sync.Mutex
+	since map[Key]stay
+}
+
+// stay is a state and the time at which it began. asked means that Reconcile has called Lasts for it.
+type stay struct {
+	reason volume.Reason
+	begin  time.Time
+	asked  bool
+}
+
+// Lasts is called by Reconcile for a key whose object is in a state that most objects leave within milliseconds. It
+// returns how much longer the state must last to be worth an event or another write: 0 means that it is. Otherwise
+// nothing should be written, and Reconcile should return the pause as Result.After. A state that Reconcile does not ask
+// about the next time is over.
+func (c *Controller) Lasts(k Key, r volume.Reason) (pause time.Duration) {
+	l := &c.lasting
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, known := l.since[k]
+	if !known || s.reason != r {
+		s = stay{reason: r, begin: time.Now()}
+	}
+	if pause = tellAfter - time.Since(s.begin); pause <= 0 {
+		delete(l.since, k)
+		return 0
+	}
+	if l.since == nil {
+		l.since = map[Key]stay{}
+	}
+	s.asked = true
+	l.since[k] = s
+	return pause
+}
+
+// forget ends the state of a key that has just been reconciled, unless it was asked about.
+func (l *lasting) forget(k Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, known := l.since[k]
+	switch {
+	case known && s.asked:
+		s.asked = false
+		l.since[k] = s
+	case known:
+		delete(l.since, k)
+	}
 }

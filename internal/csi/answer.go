@@ -27,9 +27,8 @@ const (
 	maxMap    = 64 << 10
 )
 
-// localErrors are the prefixes of messages that gRPC's client creates when it cannot read an
-// answer. Their codes look like a final error of the driver, although the driver may have done the
-// work.
+// localErrors are the prefixes of messages that gRPC's client creates when it cannot read an answer. Their codes look
+// like a final error of the driver, although the driver may have done the work.
 var localErrors = []string{ //nolint:gochecknoglobals // a table of constants
 	"grpc: received ",
 	"grpc: failed to unmarshal the received message",
@@ -41,8 +40,7 @@ var localErrors = []string{ //nolint:gochecknoglobals // a table of constants
 	"unexpected HTTP status code",
 }
 
-// checkAnswer replaces an answer that violates the specification by ErrAnswer. The outcome of the
-// call is unknown then.
+// checkAnswer replaces an answer that violates the specification by ErrAnswer. The outcome of the call is unknown then.
 func checkAnswer(next invoker) invoker {
 	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 		if err := next(ctx, method, req, reply, opts...); err != nil {
@@ -213,8 +211,7 @@ func Code(err error) codes.Code {
 // maxMessage is the length limit, in bytes, of a driver's text in events and status.
 const maxMessage = 512
 
-// Describe returns a driver's error as one short line for events and status. The errors of a Driver
-// hold no secrets.
+// Describe returns a driver's error as one short line for events and status. The errors of a Driver hold no secrets.
 func Describe(err error) string {
 	if err == nil {
 		return ""
@@ -225,3 +222,52 @@ func Describe(err error) string {
 
 // line makes one short line of printable text.
 func line(text string) string { return redact.Line(text, maxMessage) }
+
+// Errors that are made here and not by a driver.
+var (
+	// ErrName says that CSI does not allow the driver's name. It is final.
+	ErrName = errors.New("driver's name is not usable")
+	// ErrOtherDriver says that a driver with another name responds. It ends when the registered driver returns.
+	ErrOtherDriver = errors.New("another driver answers at this socket")
+	// ErrAnswer says that the driver's answer is unusable. The call may have taken effect; it may be repeated.
+	ErrAnswer = errors.New("the driver's answer breaks the CSI specification")
+	// ErrHeld says that the function of WithHold did not allow the call, so the driver was not called. It may be repeated.
+	ErrHeld = errors.New("the driver was not called")
+	// ErrID says that an id has control characters, so no driver can have returned it. It is final.
+	ErrID = errors.New("id is not usable")
+	// ErrTerm says that the term of Within is over, so the driver was not called. The holder of the next term may call it.
+	ErrTerm = errors.New("the driver is no longer called from here")
+	// ErrBusy says that the call timed out while it waited for an earlier call for the volume. It may be repeated.
+	ErrBusy = errors.New("an earlier call for the volume has not ended yet")
+	// ErrPlanted says that this failure was planted for a drill or a test. The code says what became of the call.
+	ErrPlanted = errors.New("this fault is planted")
+)
+
+// refusal is an error that was made here and not by the driver. It is also a gRPC status, which lets OutcomeOf handle
+// both. Its text contains nothing of the request.
+type refusal struct {
+	code   codes.Code
+	reason error
+	text   string
+}
+
+func refuse(code codes.Code, reason error, text string) error {
+	return &refusal{code: code, reason: reason, text: text}
+}
+
+// Planted returns the error of a call that fails because a fault was planted.
+func Planted(code codes.Code, text string) error { return refuse(code, ErrPlanted, text) }
+
+// Error returns the reason and, if there are any, details.
+func (r *refusal) Error() string {
+	if r.text == "" {
+		return r.reason.Error()
+	}
+	return r.reason.Error() + ": " + r.text
+}
+
+// Unwrap returns the reason.
+func (r *refusal) Unwrap() error { return r.reason }
+
+// GRPCStatus returns the error as a gRPC status; package status calls it.
+func (r *refusal) GRPCStatus() *status.Status { return status.New(r.code, r.Error()) }

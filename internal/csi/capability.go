@@ -110,25 +110,11 @@ func pluginCapabilities(r *csipb.GetPluginCapabilitiesResponse) (p PluginCapabil
 	return p
 }
 
-func controllerCapabilities(r *csipb.ControllerGetCapabilitiesResponse) (out ControllerCapabilities) {
-	for _, c := range r.GetCapabilities() {
-		set(out.calls(), c.GetRpc().GetType())
+// setCalls sets the fields of the capabilities in an answer.
+func setCalls[K comparable, T interface{ GetType() K }, C interface{ GetRpc() T }](fields map[K]*bool, all []C) {
+	for _, c := range all {
+		set(fields, c.GetRpc().GetType())
 	}
-	return out
-}
-
-func groupCapabilities(r *csipb.GroupControllerGetCapabilitiesResponse) (out GroupCapabilities) {
-	for _, c := range r.GetCapabilities() {
-		set(out.calls(), c.GetRpc().GetType())
-	}
-	return out
-}
-
-func nodeCapabilities(r *csipb.NodeGetCapabilitiesResponse) (out NodeCapabilities) {
-	for _, c := range r.GetCapabilities() {
-		set(out.calls(), c.GetRpc().GetType())
-	}
-	return out
 }
 
 // Answer returns the answer of a driver with these capabilities.

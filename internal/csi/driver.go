@@ -64,9 +64,8 @@ type NodeInfo struct {
 	Topology map[string]string
 }
 
-// Dial connects to the driver at a socket, waits until the driver is ready, and reads its name and
-// capabilities. It fails with ErrName if the name is not allowed, with the driver's error, or when
-// ctx ends. It may be repeated.
+// Dial connects to the driver at a socket, waits until the driver is ready, and reads its name and capabilities. It
+// fails with ErrName if the name is not allowed, with the driver's error, or when ctx ends. It may be repeated.
 func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
 	o := newOptions(socket, opts)
 	d := newDriver(socket, o)
@@ -184,7 +183,7 @@ func (d *Driver) ask(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("ask its node service's capabilities: %w", err)
 	}
-	d.Node = nodeCapabilities(n)
+	setCalls(d.Node.calls(), n.GetCapabilities())
 	return nil
 }
 
@@ -229,7 +228,8 @@ func (d *Driver) askController(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask its controller's capabilities: %w", err)
 	}
-	d.HasController, d.Controller = true, controllerCapabilities(c)
+	d.HasController = true
+	setCalls(d.Controller.calls(), c.GetCapabilities())
 	if !d.Plugin.GroupController {
 		return nil
 	}
@@ -241,7 +241,7 @@ func (d *Driver) askController(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask its group controller's capabilities: %w", err)
 	}
-	d.Group = groupCapabilities(g)
+	setCalls(d.Group.calls(), g.GetCapabilities())
 	return nil
 }
 

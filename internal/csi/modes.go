@@ -44,8 +44,7 @@ func singleNodeMode(
 	return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
-// Capability returns the CSI capability of a volume: a block device, or a filesystem with a type
-// and mount options.
+// Capability returns the CSI capability of a volume: a block device, or a filesystem with a type and mount options.
 func Capability(
 	mode csipb.VolumeCapability_AccessMode_Mode, block bool, fsType string, options []string,
 ) *csipb.VolumeCapability {
@@ -82,4 +81,20 @@ func KubernetesModes[A, V ~string](c *csipb.VolumeCapability) (access A, volume 
 		volume = "Filesystem"
 	}
 	return access, volume
+}
+
+// Topologies returns segments as CSI has them.
+func Topologies[S ~map[string]string](segments []S) (out []*csipb.Topology) {
+	for _, s := range segments {
+		out = append(out, &csipb.Topology{Segments: s})
+	}
+	return out
+}
+
+// Segments returns the segments of topologies.
+func Segments[S ~map[string]string](topologies []*csipb.Topology) (out []S) {
+	for _, t := range topologies {
+		out = append(out, t.GetSegments())
+	}
+	return out
 }

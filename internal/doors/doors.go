@@ -1,7 +1,6 @@
-// Package doors uses claims on this host for clients outside of Kubernetes: a user at a
-// shell, mount(8), a container engine. Each use of a claim is one Pod, whose containers
-// are never run; the node agent mounts the volume for it. The state of a door is in that
-// Pod, so a door may be killed at any time and called again.
+// Package doors uses claims on this host for clients outside of Kubernetes: a user at a shell, mount(8), a container
+// engine. Each use of a claim is one Pod, whose containers are never run; the node agent mounts the volume for it. The
+// state of a door is in that Pod, so a door may be killed at any time and called again.
 package doors
 
 import (
@@ -54,7 +53,7 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 			return false, fmt.Errorf("it is already mounted there with the options %q (pod %s): undo that with 'volplane "+
 				"umount' first", now.Annotations[volume.AnnMountOptions], now.Name)
 		}
-		return Mounted(now), nil
+		return cluster.Mounted(now), nil
 	})
 }
 
@@ -196,11 +195,6 @@ func SameOptions(a, b *corev1.Pod) bool {
 	return errIs == nil && errOther == nil && is == other
 }
 
-// Mounted says whether the node agent has mounted all volumes of a Pod.
-func Mounted(p *corev1.Pod) bool {
-	return cluster.IsTrue(cluster.PodCondition(p, volume.ConditionVolumesMounted))
-}
-
 // PodAtPath returns the Pod that represents the use of a claim at dir with options of the mount there. A mount that can
 // only be read is one for the driver, too. The same directory of another node is another use, and another Pod.
 func PodAtPath(ns, claim, dir, node string, options decide.BindOptions) *corev1.Pod {
@@ -215,8 +209,7 @@ func PodAtPath(ns, claim, dir, node string, options decide.BindOptions) *corev1.
 	return pod
 }
 
-// Pod returns a Pod that uses a claim on a node. Its container is never run, but the API
-// requires one.
+// Pod returns a Pod that uses a claim on a node. Its container is never run, but the API requires one.
 func Pod(meta metav1.ObjectMeta, claim, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: meta,

@@ -19,11 +19,11 @@ import (
 	"volplane.dev/volplane/internal/flex/bridge"
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Writes is what a host of FlexVolume drivers writes, as its node or as a service
-// account.
+// Writes is what a host of FlexVolume drivers writes, as its node or as a service account.
 func Writes() []kube.Access {
 	return []kube.Access{
 		kube.Write("", "nodes", "patch").Only(kube.Annotation(volume.AnnDriverNotes), kube.Annotation(volume.AnnDriverDir)),
@@ -31,8 +31,7 @@ func Writes() []kube.Access {
 	}
 }
 
-// retryInterval is the time after which a failed write is retried: at the start the Node may not
-// exist yet.
+// retryInterval is the time after which a failed write is retried: at the start the Node may not exist yet.
 const retryInterval = time.Second
 
 // objects writes the state of a host's FlexVolume drivers to the API server.
@@ -45,8 +44,7 @@ type objects struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// objects holds the CSIDrivers that must be created, by name; nil if another component creates
-	// them.
+	// objects holds the CSIDrivers that must be created, by name; nil if another component creates them.
 	objects map[string]bridge.Served
 	// drivers holds what is wrong with each driver, or "", by CSI name.
 	drivers map[string]string
@@ -64,15 +62,8 @@ func newObjects(o BridgeOptions) *objects {
 	if o.Objects {
 		f.objects = map[string]bridge.Served{}
 	}
-	f.notify()
+	lifecycle.Wake(f.wake)
 	return f
-}
-
-func (f *objects) notify() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
 }
 
 // addServed adds a driver that is served.
@@ -82,7 +73,7 @@ func (f *objects) addServed(s bridge.Served) {
 	if f.objects != nil {
 		f.objects[s.Name] = s
 	}
-	f.notify()
+	lifecycle.Wake(f.wake)
 }
 
 // setState takes the state of a driver.
@@ -111,7 +102,7 @@ func (f *objects) setState(s host.State) {
 	default:
 		f.drivers[name] = s.Message
 	}
-	f.notify()
+	lifecycle.Wake(f.wake)
 }
 
 // run writes what has changed and retries until it succeeds.

@@ -2,10 +2,14 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -33,8 +37,7 @@ type Field struct {
 // Only returns the right to change only these fields, which no other writer changes.
 func (a Access) Only(paths ...string) Access { return a.Shared("", paths...) }
 
-// Shared returns the right to change these fields, too, which others also change, and
-// why that is safe.
+// Shared returns the right to change these fields, too, which others also change, and why that is safe.
 func (a Access) Shared(why string, paths ...string) Access {
 	a.Fields = slices.Clone(a.Fields)
 	for _, path := range paths {
@@ -75,9 +78,8 @@ func Events() Access {
 	return Write("", "events", "create", "patch", "update")
 }
 
-// Restrict returns a copy of config that refuses each request that rights do not allow, before it
-// leaves the process. So a component has only the rights it declares, even where several components
-// share one identity.
+// Restrict returns a copy of config that refuses each request that rights do not allow, before it leaves the process.
+// So a component has only the rights it declares, even where several components share one identity.
 func Restrict(config *rest.Config, component string, rights []Access) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.UserAgent = "volplane/" + component
@@ -115,9 +117,8 @@ func (r *restricted) allows(q request) bool {
 
 type request struct{ group, resource, namespace, name, verb string }
 
-// parseRequest returns the target of a request of the Kubernetes API. The resource includes its
-// subresource; the name is also set for a watch of one object. ok is false for requests that name
-// no resource, such as discovery.
+// parseRequest returns the target of a request of the Kubernetes API. The resource includes its subresource; the name
+// is also set for a watch of one object. ok is false for requests that name no resource, such as discovery.
 func parseRequest(req *http.Request) (q request, ok bool) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	switch {
@@ -167,4 +168,68 @@ func requestVerb(req *http.Request, named bool) string {
 	default:
 		return "list"
 	}
+}
+
+// Roles returns RBAC objects, all called name, that grant exactly rights to a subject: a
+// ClusterRole for the rights without a namespace, a Role for each namespace, and their bindings.
+func Roles(name string, rights []Access, to rbacv1.Subject) []runtime.Object {
+	in := map[string][]Access{}
+	for _, a := range rights {
+		in[a.Namespace] = append(in[a.Namespace], a)
+	}
+	var out []runtime.Object
+	for _, namespace := range slices.Sorted(maps.Keys(in)) {
+		meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+		ref, to := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Name: name}, []rbacv1.Subject{to}
+		if namespace == "" {
+			ref.Kind = "ClusterRole"
+			out = append(out, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules(in[namespace])},
+				&rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: to})
+			continue
+		}
+		ref.Kind = "Role"
+		out = append(out, &rbacv1.Role{ObjectMeta: meta, Rules: rules(in[namespace])},
+			&rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: to})
+	}
+	return out
+}
+
+// rules returns one rule for each resource and set of object names.
+func rules(rights []Access) []rbacv1.PolicyRule {
+	var out []rbacv1.PolicyRule
+	for _, a := range rights {
+		i := slices.IndexFunc(out, func(r rbacv1.PolicyRule) bool {
+			return r.APIGroups[0] == a.Group && r.Resources[0] == a.Resource && slices.Equal(r.ResourceNames, a.Names)
+		})
+		if i < 0 {
+			i = len(out)
+			out = append(out, rbacv1.PolicyRule{
+				APIGroups: []string{a.Group}, Resources: []string{a.Resource}, ResourceNames: a.Names,
+			})
+		}
+		out[i].Verbs = append(out[i].Verbs, a.Verbs...)
+	}
+	for i := range out {
+		slices.Sort(out[i].Verbs)
+		out[i].Verbs = slices.Compact(out[i].Verbs)
+	}
+	slices.SortStableFunc(out, func(a, b rbacv1.PolicyRule) int {
+		return strings.Compare(a.APIGroups[0]+" "+a.Resources[0], b.APIGroups[0]+" "+b.Resources[0])
+	})
+	return out
+}
+
+// User returns the subject of a user.
+func User(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}
+}
+
+// Group returns the subject of a group of users.
+func Group(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: name}
+}
+
+// ServiceAccount returns the subject of a ServiceAccount.
+func ServiceAccount(namespace, name string) rbacv1.Subject {
+	return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}
 }

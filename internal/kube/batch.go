@@ -51,8 +51,7 @@ func (b *Batch[T]) Do(ctx context.Context, item T) error {
 	}
 }
 
-// runNext runs a batch. If more items are waiting then, it has the first of them run the next
-// batch.
+// runNext runs a batch. If more items are waiting then, it has the first of them run the next batch.
 func (b *Batch[T]) runNext(ctx context.Context) {
 	if b.Wait != nil {
 		b.Wait(ctx)
@@ -84,4 +83,13 @@ func (b *Batch[T]) take() (batch []waiter[T], items []T) {
 	batch = slices.Clone(b.queue[:n])
 	b.queue = slices.Delete(b.queue, 0, n)
 	return batch, items[:n]
+}
+
+// Pointers returns pointers to the items: API lists hold objects by value, caches and decisions take pointers.
+func Pointers[T any](items []T) []*T {
+	out := make([]*T, 0, len(items))
+	for i := range items {
+		out = append(out, &items[i])
+	}
+	return out
 }

@@ -68,8 +68,7 @@ type anyCache interface {
 	optionalResource() string
 }
 
-// NewCaches returns caches of the whole cluster. With a client of Translated, the cached objects
-// are translated, too.
+// NewCaches returns caches of the whole cluster. With a client of Translated, the cached objects are translated, too.
 func NewCaches(client kubernetes.Interface) *Caches { return NewNodeCaches(client, "") }
 
 // NewNodeCaches returns caches for the agent of one node: they hold only that Node and its Pods;
@@ -184,8 +183,7 @@ func (c *Caches) VolumeAttributesClasses() *Cache[*storagev1.VolumeAttributesCla
 	return optionalFor(c, &c.attributes, c.client.StorageV1().VolumeAttributesClasses(), "volumeattributesclasses", nil)
 }
 
-// NodeLeases returns the cache of the nodes' heartbeats: the Leases of the namespace
-// kube-node-lease.
+// NodeLeases returns the cache of the nodes' heartbeats: the Leases of the namespace kube-node-lease.
 func (c *Caches) NodeLeases() *Cache[*coordinationv1.Lease] {
 	return cacheFor(c, &c.leases, c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), "", nil)
 }
@@ -255,4 +253,72 @@ func (c *Caches) wait(ctx context.Context, includes func(optional string) bool) 
 		}
 	}
 	return nil
+}
+
+// indexUID is an index by the object's UID. The other indexes are those of package cluster.
+const indexUID = "uid"
+
+// index maps a value to the keys of the objects that have it.
+type index map[string]keySet
+
+// keySet is a non-empty set of keys. Most have one key, which needs no map.
+type keySet struct {
+	first string
+	more  map[string]struct{}
+}
+
+func (f keySet) keys(yield func(string) bool) {
+	if !yield(f.first) {
+		return
+	}
+	for k := range f.more {
+		if !yield(k) {
+			return
+		}
+	}
+}
+
+func (x index) add(value, key string) {
+	f, ok := x[value]
+	switch {
+	case !ok:
+		f.first = key
+	case f.first == key:
+		return
+	case f.more == nil:
+		f.more = map[string]struct{}{key: {}}
+	default:
+		f.more[key] = struct{}{}
+	}
+	x[value] = f
+}
+
+func (x index) remove(value, key string) {
+	f := x[value]
+	if f.first != key {
+		delete(f.more, key)
+		return
+	}
+	for k := range f.more {
+		f.first = k
+		delete(f.more, k)
+		x[value] = f
+		return
+	}
+	delete(x, value)
+}
+
+func uidOf[T Object](o T) []string { return []string{string(o.GetUID())} }
+
+// nodePodIndexers returns the indexes of the Pods of a node's caches.
+func nodePodIndexers() cluster.Indexers[*corev1.Pod] {
+	all := cluster.PodIndexers()
+	all[indexUID] = uidOf[*corev1.Pod]
+	return all
+}
+
+func claimIndexers() cluster.Indexers[*corev1.PersistentVolumeClaim] {
+	all := cluster.ClaimIndexers()
+	all[indexUID] = uidOf[*corev1.PersistentVolumeClaim]
+	return all
 }

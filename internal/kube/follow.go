@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,8 +51,7 @@ func Follow[T Watchable](ctx context.Context, s Source[T], name string, done fun
 	}
 }
 
-// drain calls done for the events of one watch. It returns false if the server has
-// ended the watch.
+// drain calls done for the events of one watch. It returns false if the server has ended the watch.
 func drain[T Watchable](ctx context.Context, w watch.Interface, done func(T) (bool, error)) (bool, error) {
 	var none T
 	for {
@@ -79,4 +79,31 @@ func Unless(expected bool, err error) error {
 		return nil
 	}
 	return err
+}
+
+// Signal wakes all who wait for a change. The zero value is ready.
+type Signal struct {
+	mu sync.Mutex
+	// next is closed at the next change; nil if nothing waits for one.
+	next chan struct{}
+}
+
+// Send wakes all who wait.
+func (s *Signal) Send() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next != nil {
+		close(s.next)
+		s.next = nil
+	}
+}
+
+// Wait returns a channel that the next change closes. One who calls it before reading misses no change.
+func (s *Signal) Wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		s.next = make(chan struct{})
+	}
+	return s.next
 }

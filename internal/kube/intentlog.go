@@ -65,9 +65,8 @@ func (p LogPlace) objects() []string {
 // uses.
 func (p LogPlace) has(o *corev1.ConfigMap) bool { return slices.Contains(p.objects(), o.Name) }
 
-// Access returns the rights that the log's writer needs. It writes no other objects than the
-// log's. But RBAC cannot restrict create and list by name or label: these two rights extend to all
-// objects of the kind in the namespace.
+// Access returns the rights that the log's writer needs. It writes no other objects than the log's. But RBAC cannot
+// restrict create and list by name or label: these two rights extend to all objects of the kind in the namespace.
 func (p LogPlace) Access() []Access {
 	if p.InMemory {
 		return nil
@@ -88,9 +87,8 @@ func (p LogPlace) Access() []Access {
 // writer. The writes of a second one are noticed as conflicts, and the log is read again. It is safe for concurrent
 // use.
 //
-// A key is in one object at most: a key that is in some object already, resolved or not, is written
-// to that object. So an old value can never survive a newer one, whichever write is the last before
-// a crash.
+// A key is in one object at most: a key that is in some object already, resolved or not, is written to that object. So
+// an old value can never survive a newer one, whichever write is the last before a crash.
 type IntentLog struct {
 	sheets sheets
 	place  LogPlace
@@ -118,8 +116,7 @@ type IntentLog struct {
 	fences map[string]bool
 }
 
-// intent is an intent on the server. A resolved one stays there until its object is written the
-// next time.
+// intent is an intent on the server. A resolved one stays there until its object is written the next time.
 type intent struct {
 	value string
 	// object is the name of the object that has the intent.
@@ -221,8 +218,7 @@ func (l *IntentLog) countFitting(all []putRequest) int {
 	return len(all)
 }
 
-// write writes a batch. Keys that are in an object already stay in it; all new keys go into one
-// object.
+// write writes a batch. Keys that are in an object already stay in it; all new keys go into one object.
 func (l *IntentLog) write(ctx context.Context, batch []putRequest) error {
 	l.ioMu.Lock()
 	defer l.ioMu.Unlock()
@@ -305,8 +301,7 @@ func (l *IntentLog) openBytes() map[string]int {
 	return open
 }
 
-// Sweep removes all resolved intents from the server. It writes each object at most once. It may be
-// repeated.
+// Sweep removes all resolved intents from the server. It writes each object at most once. It may be repeated.
 func (l *IntentLog) Sweep(ctx context.Context) error {
 	for _, name := range l.place.objects() {
 		if err := l.sweep(ctx, name); err != nil {
@@ -360,12 +355,8 @@ func (l *IntentLog) replace(ctx context.Context, name string, batch []putRequest
 	default:
 		o := before.DeepCopy()
 		o.Data = data
-		if o.Annotations == nil {
-			o.Annotations = map[string]string{}
-		}
-		// Each write must change the object, so that the server refuses an earlier write that
-		// arrives later.
-		o.Annotations[volume.AnnIntentsAfter] = before.ResourceVersion
+		// Each write must change the object, so that the server refuses an earlier write that arrives later.
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, volume.AnnIntentsAfter, before.ResourceVersion)
 		after, err = l.sheets.Update(ctx, o, metav1.UpdateOptions{})
 	}
 	l.mu.Lock()
@@ -382,8 +373,7 @@ func (l *IntentLog) replace(ctx context.Context, name string, batch []putRequest
 	return nil
 }
 
-// prepare marks the values of a batch as unconfirmed and returns the object to be written and its
-// new data.
+// prepare marks the values of a batch as unconfirmed and returns the object to be written and its new data.
 func (l *IntentLog) prepare(name string, batch []putRequest) (before *corev1.ConfigMap, data map[string]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

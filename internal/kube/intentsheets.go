@@ -63,23 +63,23 @@ func (s leaseSheets) List(ctx context.Context, o metav1.ListOptions) (*corev1.Co
 func (s leaseSheets) Create(
 	ctx context.Context, sheet *corev1.ConfigMap, o metav1.CreateOptions,
 ) (*corev1.ConfigMap, error) {
-	lease, err := leaseOf(sheet)
-	if err == nil {
-		lease, err = s.api.Create(ctx, lease, o)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return sheetOf(lease)
+	return writeSheet(ctx, sheet, o, s.api.Create)
 }
 
 // Update replaces a sheet.
 func (s leaseSheets) Update(
 	ctx context.Context, sheet *corev1.ConfigMap, o metav1.UpdateOptions,
 ) (*corev1.ConfigMap, error) {
+	return writeSheet(ctx, sheet, o, s.api.Update)
+}
+
+func writeSheet[O any](
+	ctx context.Context, sheet *corev1.ConfigMap, o O,
+	write func(context.Context, *coordinationv1.Lease, O) (*coordinationv1.Lease, error),
+) (*corev1.ConfigMap, error) {
 	lease, err := leaseOf(sheet)
 	if err == nil {
-		lease, err = s.api.Update(ctx, lease, o)
+		lease, err = write(ctx, lease, o)
 	}
 	if err != nil {
 		return nil, err

@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -84,8 +89,7 @@ func (c *Caches) WriteCapacities(client kubernetes.Interface) Writer[*storagev1.
 	return writer(c.Capacities(), "capacity object", client.StorageV1().CSIStorageCapacities)
 }
 
-// Create creates an object. If an earlier create without an answer took effect, the error is
-// AlreadyExists.
+// Create creates an object. If an earlier create without an answer took effect, the error is AlreadyExists.
 func (w Writer[T]) Create(ctx context.Context, o T) (T, error) {
 	got, err := w.api(o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{})
 	return w.answer("create", o, got, err)
@@ -135,8 +139,7 @@ func (w Writer[T]) UpdateStatus(ctx context.Context, o T) (T, error) {
 	return w.answer("update the status of", o, got, err)
 }
 
-// Patch changes an object, or a subresource of it such as its status. The patch is marshalled to
-// JSON.
+// Patch changes an object, or a subresource of it such as its status. The patch is marshalled to JSON.
 func (w Writer[T]) Patch(ctx context.Context, o T, kind types.PatchType, patch any, part ...string) (got T, err error) {
 	text, err := json.Marshal(patch)
 	if err == nil {
@@ -149,9 +152,7 @@ func (w Writer[T]) Patch(ctx context.Context, o T, kind types.PatchType, patch a
 // not say whether the object is gone, the cache shows it as being deleted until the watch reports
 // more. Deleting an object that is gone succeeds.
 func (w Writer[T]) Delete(ctx context.Context, o T, opts metav1.DeleteOptions) error {
-	if opts.Preconditions == nil {
-		opts.Preconditions = metav1.NewUIDPreconditions(string(o.GetUID()))
-	}
+	opts.Preconditions = cmp.Or(opts.Preconditions, metav1.NewUIDPreconditions(string(o.GetUID())))
 	err := IgnoreNotFound(w.api(o.GetNamespace()).Delete(ctx, o.GetName(), opts))
 	if err != nil {
 		return fmt.Errorf("delete %s %s: %w", w.kind, cluster.Key(o), err)
@@ -170,8 +171,7 @@ func (w Writer[T]) answer(verb string, o, got T, err error) (T, error) {
 		var none T
 		return none, fmt.Errorf("%s %s %s: %w", verb, w.kind, cluster.Key(o), err)
 	}
-	// A write that removes the last finalizer deletes the object; the answer is the state it would
-	// have had.
+	// A write that removes the last finalizer deletes the object; the answer is the state it would have had.
 	if got.GetDeletionTimestamp() != nil && len(got.GetFinalizers()) == 0 &&
 		ptr.Equal(got.GetDeletionGracePeriodSeconds(), ptr.To[int64](0)) {
 		w.store.recordDeletion(got)
@@ -211,4 +211,101 @@ func IgnoreNotFound(err error) error {
 // RefusedForGood says whether the API server has refused a request, and will refuse it again: it had no effect.
 func RefusedForGood(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}
+
+// maxWrites is how many writes of a process are in flight at most. An API server accepts 200 concurrent writes from all
+// its clients and answers the next one with 429 (retry after a second); a hundred keep it as busy as more would.
+const maxWrites = 100
+
+// Flow limits how many writes of a process are in flight at the same time. It does not limit their
+// rate: the server does that. It is safe for concurrent use.
+type Flow chan struct{}
+
+// NewFlow returns a Flow with no write in flight.
+func NewFlow() Flow { return make(Flow, maxWrites) }
+
+// Limit makes the writes of a client's config wait until the Flow allows them.
+func (f Flow) Limit(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &limited{f, next} })
+}
+
+type limited struct {
+	flow Flow
+	next http.RoundTripper
+}
+
+// RoundTrip delays a write until fewer than maxWrites are in flight or the request's context ends.
+func (b *limited) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodGet {
+		return b.next.RoundTrip(req)
+	}
+	select {
+	case b.flow <- struct{}{}:
+		defer func() { <-b.flow }()
+		return b.next.RoundTrip(req)
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+}
+
+// Change writes the difference between two states of an object, based on the version of the first: if another client
+// has written the object in the meantime, that is a conflict. Unlike Update it keeps fields that this program does not
+// know, because custom resources may be newer than it. part is a subresource.
+func (w Writer[T]) Change(ctx context.Context, before, after T, part ...string) (T, error) {
+	was, err := fieldsOf(before)
+	var is map[string]any
+	if err == nil {
+		is, err = fieldsOf(after)
+	}
+	if err != nil {
+		var none T
+		return none, fmt.Errorf("encode %s %s: %w", w.kind, cluster.Key(before), err)
+	}
+	patch := mergePatch(was, is)
+	meta, _ := patch["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+	}
+	meta["resourceVersion"] = before.GetResourceVersion()
+	patch["metadata"] = meta
+	return w.Patch(ctx, before, types.MergePatchType, patch, part...)
+}
+
+// fieldsOf returns an object as JSON has it. Numbers stay texts, because a float has not all digits of a time in
+// nanoseconds.
+func fieldsOf(o any) (map[string]any, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller says what it is about
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var out map[string]any
+	err = d.Decode(&out)
+	return out, err //nolint:wrapcheck // the caller says what it is about
+}
+
+// mergePatch returns the JSON merge patch from one state to another.
+func mergePatch(before, after map[string]any) map[string]any {
+	patch := map[string]any{}
+	for key, was := range before {
+		is, stays := after[key]
+		old, ok := was.(map[string]any)
+		now, ok2 := is.(map[string]any)
+		switch {
+		case !stays:
+			patch[key] = nil
+		case reflect.DeepEqual(was, is):
+		case ok && ok2:
+			patch[key] = mergePatch(old, now)
+		default:
+			patch[key] = is
+		}
+	}
+	for key, is := range after {
+		if _, there := before[key]; !there {
+			patch[key] = is
+		}
+	}
+	return patch
 }

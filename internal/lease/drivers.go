@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -86,9 +87,7 @@ func (d *Drivers) Run(ctx context.Context) error {
 	caches := kube.NewCaches(d.Objects)
 	d.objects = caches.CSIDrivers()
 	d.objects.Watch(func(before, after *storagev1.CSIDriver) {
-		if after == nil {
-			after = before
-		}
+		after = cmp.Or(after, before)
 		look(after.Name)
 	})
 	if err := caches.Start(ctx); err != nil {

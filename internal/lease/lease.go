@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,10 +54,7 @@ func (l *lease) see(now *coordinationv1.Lease) {
 	defer l.mu.Unlock()
 	holder, _ := holderOf(now)
 	if l.sighting.see(now) && holder != l.identity && (l.held || holder == "") {
-		select {
-		case l.news <- struct{}{}:
-		default:
-		}
+		lifecycle.Wake(l.news)
 	}
 }
 
@@ -323,4 +321,17 @@ func (l *lease) giveBack(ctx context.Context, now *coordinationv1.Lease) error {
 	_, err := l.leases.Update(ctx, next, metav1.UpdateOptions{})
 	l.own = nil
 	return err
+}
+
+// now returns the time of a clock that keeps running while the host is suspended. The monotonic clock of package time
+// stops then, but leases expire, and other processes acquire them.
+func (c *Client) now() time.Time { return time.Now().Add(c.asleep()) }
+
+// asleep returns how long the host has been suspended since it was started.
+func asleep() time.Duration {
+	var all, awake unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &all) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+		return 0
+	}
+	return time.Duration(all.Nano() - awake.Nano())
 }

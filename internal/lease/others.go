@@ -70,10 +70,8 @@ func (o *Others) Refuse(ctx context.Context) error {
 			waits.For(start.For)
 			pause = min(pause, start.Wait)
 		}
-		select {
-		case <-ctx.Done():
+		if !lifecycle.Sleep(ctx, pause) {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }

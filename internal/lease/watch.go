@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // sighting is a lease as it was seen last.
@@ -88,10 +90,7 @@ func (w *watcher) follow(ctx context.Context, f *follower) {
 			case <-over:
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(followPause):
-		}
+		lifecycle.Sleep(ctx, followPause)
 	}
 }
 

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -25,8 +27,7 @@ const (
 type Holder struct {
 	// PID is 0 for the kernel; Use then says how it uses the mount.
 	PID int
-	// Command is the name of the process's program. The arguments are never read, because they may
-	// hold secrets.
+	// Command is the name of the process's program. The arguments are never read, because they may hold secrets.
 	Command string
 	// Use says how the process uses the mount.
 	Use string
@@ -36,17 +37,15 @@ type Holder struct {
 
 var errSearching = errors.New("another search for processes has not ended yet")
 
-// Search finds the processes that keep mounts in use. One search runs at a time. While a search
-// hangs, because a process hangs whose memory map it reads, no other is started. The zero value is
-// ready for use.
+// Search finds the processes that keep mounts in use. One search runs at a time. While a search hangs, because a
+// process hangs whose memory map it reads, no other is started. The zero value is ready for use.
 type Search struct {
 	mu    sync.Mutex
 	hangs <-chan []Holder
 }
 
-// Holders returns processes that use one of the mounts, or have a copy of it in their own mount
-// namespace: at most maxHolders, and only those that were found in time. It needs root, and sees
-// the processes of its own PID namespace.
+// Holders returns processes that use one of the mounts, or have a copy of it in their own mount namespace: at most
+// maxHolders, and only those that were found in time. It needs root, and sees the processes of its own PID namespace.
 func (s *Search) Holders(ctx context.Context, points []Point) ([]Holder, error) {
 	return s.run(ctx, points, Point{})
 }
@@ -102,8 +101,7 @@ type scan struct {
 	copies map[string]bool
 	// paths are those of the mounts in the caller's mount namespace.
 	paths []string
-	// mounts holds the ids of the mounts that are looked for, and of their copies: mount ids are
-	// unique in the kernel.
+	// mounts holds the ids of the mounts that are looked for, and of their copies: mount ids are unique in the kernel.
 	mounts map[uint64]bool
 }
 
@@ -296,4 +294,49 @@ func (s *scan) opened(info string) bool {
 func command(dir string) string {
 	text, _ := os.ReadFile(dir + "/comm")
 	return printable(strings.TrimSuffix(string(text), "\n"))
+}
+
+// kernel returns the kernel's own uses of the mounts or the device, on behalf of no process that could be ended: loop
+// devices over files on them, swap space, and devices built on the device, such as those of LVM.
+func (s *scan) kernel() []Holder {
+	var out []Holder
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range loops {
+		text, _ := os.ReadFile(file)
+		if s.uses(strings.TrimSuffix(string(text), "\n")) {
+			out = append(out, Holder{Use: "loop device /dev/" + filepath.Base(filepath.Dir(filepath.Dir(file)))})
+		}
+	}
+	swaps, _ := os.ReadFile("/proc/swaps")
+	for line := range strings.Lines(string(swaps)) {
+		path, _, _ := strings.Cut(line, " ")
+		// The kernel writes a blank as \040, for example.
+		if path, err := strconv.Unquote(`"` + strings.ReplaceAll(path, `"`, `\"`) + `"`); err == nil && s.uses(path) {
+			out = append(out, Holder{Use: "swap space " + printable(path)})
+		}
+	}
+	if s.device != "" {
+		made, _ := os.ReadDir("/sys/dev/block/" + s.device + "/holders")
+		for _, one := range made {
+			out = append(out, Holder{Use: "device /dev/" + one.Name()})
+		}
+	}
+	return out
+}
+
+// uses says whether a file that the kernel uses is on one of the mounts, or is the device. Other files are not
+// accessed: their filesystem may not answer.
+func (s *scan) uses(path string) bool {
+	below := func(mount string) bool { return isBelow(path, mount) }
+	return (path == s.source || slices.ContainsFunc(s.paths, below)) && s.at(path)
+}
+
+// printable replaces characters that a terminal should not receive.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
 }

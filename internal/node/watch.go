@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,10 +17,7 @@ import (
 func (a *Agent) watch() {
 	a.Caches.Pods().Watch(a.podChanged)
 	a.Caches.Claims().Watch(func(before, after *corev1.PersistentVolumeClaim) {
-		c := after
-		if c == nil {
-			c = before
-		}
+		c := cmp.Or(after, before)
 		for _, pod := range a.Caches.Pods().By(cluster.PodsByClaim, cluster.Key(c)) {
 			a.addPod(pod)
 		}

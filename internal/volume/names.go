@@ -1,15 +1,15 @@
 package volume
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"slices"
 	"strings"
 )
 
-// Names that components of Kubernetes read or write. Other software relies on them: they
-// must match byte for byte.
+// Names that components of Kubernetes read or write. Other software relies on them: they must match byte for byte.
 const (
-	// AnnBindCompleted on a claim says that the claim was fully bound to its volume at least once
-	// (value "yes").
+	// AnnBindCompleted on a claim says that the claim was fully bound to its volume at least once (value "yes").
 	AnnBindCompleted = "pv.kubernetes.io/bind-completed"
 	// AnnBoundByController on a claim or volume says that a controller, not a user, set
 	// the object's reference to the other one (value "yes").
@@ -18,8 +18,7 @@ const (
 	KeyIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
 	// AnnProvisionedBy on a volume names the provisioner that created it.
 	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
-	// AnnProvisionedOn on a volume names the node whose controllers have made it and serve it: its driver is
-	// node-local.
+	// AnnProvisionedOn on a volume names the node whose controllers have made it and serve it: its driver is node-local.
 	AnnProvisionedOn = "volplane.dev/provisioned-on"
 	// AnnLostWith on a volume, a content or an attachment of a node-local driver names the node that was lost for good
 	// with it: its object is deleted without a call of the driver, which is no longer possible.
@@ -39,8 +38,7 @@ const (
 	AnnRefusedOn = "volplane.dev/refused-on"
 	// AnnStorageProvisioner on a claim names the provisioner that must create its volume.
 	AnnStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
-	// AnnBetaStorageProvisioner is the older spelling of AnnStorageProvisioner; both are
-	// written (S4).
+	// AnnBetaStorageProvisioner is the older spelling of AnnStorageProvisioner; both are written (S4).
 	AnnBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
 	// AnnBetaStorageClass is the older spelling of spec.storageClassName.
 	AnnBetaStorageClass = "volume.beta.kubernetes.io/storage-class"
@@ -55,13 +53,11 @@ const (
 	AnnNodeID = "csi.alpha.kubernetes.io/node-id"
 	// AnnLegacyNodeID on a Node maps driver names to node ids (S1-010).
 	AnnLegacyNodeID = "csi.volume.kubernetes.io/nodeid"
-	// AnnControllerManagedAttach on a Node says that the attach/detach controller, not the node's
-	// agent, attaches volumes.
+	// AnnControllerManagedAttach on a Node says that the attach/detach controller, not the node's agent, attaches volumes.
 	AnnControllerManagedAttach = "volumes.kubernetes.io/controller-managed-attach-detach"
 
-	// AnnDeletionSecretName and AnnDeletionSecretNamespace on a volume name the Secret
-	// for deleting it: its name may have been derived from a claim that no longer exists
-	// by then.
+	// AnnDeletionSecretName and AnnDeletionSecretNamespace on a volume name the Secret for deleting it: its name may have
+	// been derived from a claim that no longer exists by then.
 	AnnDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
 	AnnDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
 	// AnnModifySecretName and AnnModifySecretNamespace on a volume name the Secret for
@@ -75,8 +71,7 @@ const (
 	FinalizerAttributesProtection = "kubernetes.io/vac-protection"
 	// FinalizerVolumeProtection keeps a volume while a claim is bound to it.
 	FinalizerVolumeProtection = "kubernetes.io/pv-protection"
-	// FinalizerProvisioner keeps a PersistentVolume until the driver has deleted the volume it
-	// stands for.
+	// FinalizerProvisioner keeps a PersistentVolume until the driver has deleted the volume it stands for.
 	FinalizerProvisioner = "external-provisioner.volume.kubernetes.io/finalizer"
 	// FinalizerCloning keeps a claim, and thereby its volume, while the volume is being cloned.
 	FinalizerCloning = "provisioner.storage.kubernetes.io/cloning-protection"
@@ -97,9 +92,8 @@ const (
 	FinalizerContentBound = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
 	// FinalizerSnapshotInGroup keeps a snapshot while the group exists that it is a member of.
 	FinalizerSnapshotInGroup = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
-	// FinalizerAttacherPrefix, followed by the sanitized driver name, is the finalizer
-	// that keeps a VolumeAttachment and its volume until the driver has detached the
-	// volume (S1-053, S1-054).
+	// FinalizerAttacherPrefix, followed by the sanitized driver name, is the finalizer that keeps a VolumeAttachment and
+	// its volume until the driver has detached the volume (S1-053, S1-054).
 	FinalizerAttacherPrefix = "external-attacher/"
 
 	// GroupSnapshot, KindSnapshot and ResourceSnapshots name the custom resource of snapshots.
@@ -110,8 +104,7 @@ const (
 	ResourceSnapshotContents = "volumesnapshotcontents"
 	// ResourceSnapshotClasses names the custom resource of the classes of snapshots.
 	ResourceSnapshotClasses = "volumesnapshotclasses"
-	// AnnAllowModeChange on a VolumeSnapshotContent allows it to be restored to a volume
-	// of the other volume mode.
+	// AnnAllowModeChange on a VolumeSnapshotContent allows it to be restored to a volume of the other volume mode.
 	AnnAllowModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 	// AnnDefaultSnapshotClass marks a VolumeSnapshotClass as the default of its driver (value "true").
 	AnnDefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
@@ -163,9 +156,8 @@ const (
 	// takes as a whole.
 	AnnGroupSnapshotHandle = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 
-	// LabelDriver on a CSIStorageCapacity names its driver, and LabelManagedBy the component that
-	// maintains it. ManagedByProvisioner is the component's name: upstream's external-provisioner
-	// and volplane use the same.
+	// LabelDriver on a CSIStorageCapacity names its driver, and LabelManagedBy the component that maintains it.
+	// ManagedByProvisioner is the component's name: upstream's external-provisioner and volplane use the same.
 	LabelDriver          = "csi.storage.k8s.io/drivername"
 	LabelManagedBy       = "csi.storage.k8s.io/managed-by"
 	ManagedByProvisioner = "external-provisioner"
@@ -184,18 +176,15 @@ const (
 	LocalDriver = "local.volplane.dev"
 	// DefaultClass is the StorageClass of the bundled driver that `volplane up` creates.
 	DefaultClass = "local"
-	// TopologyPool is the topology key of the bundled driver: nodes with the same value
-	// can use the same pool of volumes.
+	// TopologyPool is the topology key of the bundled driver: nodes with the same value can use the same pool of volumes.
 	TopologyPool = "topology.local.volplane.dev/pool"
-	// ConditionVolumesMounted on a Pod says whether all its volumes are mounted; its message says
-	// where.
+	// ConditionVolumesMounted on a Pod says whether all its volumes are mounted; its message says where.
 	ConditionVolumesMounted = "volplane.dev/VolumesMounted"
 	// ConditionVolumesHealthy on a Pod is False while a driver reports one of its volumes as
 	// abnormal; its message says what is wrong. A Pod whose volumes were always healthy lacks it.
 	ConditionVolumesHealthy = "volplane.dev/VolumesHealthy"
-	// AnnMountAt on a Pod asks the node agent to bind-mount the Pod's only volume at this
-	// absolute host path, too. The API server accepts it only from users who may mount on
-	// the host.
+	// AnnMountAt on a Pod asks the node agent to bind-mount the Pod's only volume at this absolute host path, too. The API
+	// server accepts it only from users who may mount on the host.
 	AnnMountAt = "volplane.dev/mount-at"
 	// AnnMountFor on a Pod with AnnMountAt is the path at which the volume was requested, if that is another one: where an
 	// automount waits, the node agent cannot mount. It is only displayed, and nothing is mounted because of it.
@@ -234,9 +223,8 @@ const (
 	// AnnCalledAt on a Pod is the time, in RFC 3339, at which the driver was called that its condition
 	// VolumesMounted waits for.
 	AnnCalledAt = "volplane.dev/called-at"
-	// AnnDriverNotes on a Node lists the drivers that the FlexVolume bridge has
-	// discovered there: a JSON object from each driver's CSI name to what is wrong with
-	// the driver, or "".
+	// AnnDriverNotes on a Node lists the drivers that the FlexVolume bridge has discovered there: a JSON object from each
+	// driver's CSI name to what is wrong with the driver, or "".
 	AnnDriverNotes = "volplane.dev/flex-drivers"
 	// AnnFlexDriver on a CSIDriver names the FlexVolume driver that a bridge serves under the name of the CSIDriver.
 	AnnFlexDriver = "volplane.dev/flex-driver"
@@ -257,19 +245,17 @@ const (
 	LabelIntents = "volplane.dev/intents"
 	// AnnIntents on a Lease with LabelIntents has what is in that part of the log, as a JSON object of texts.
 	AnnIntents = "volplane.dev/intents"
-	// AnnIntentsAfter on an object of an intent log is the resource version that its last write
-	// has replaced.
+	// AnnIntentsAfter on an object of an intent log is the resource version that its last write has replaced.
 	AnnIntentsAfter = "volplane.dev/intents-after"
 	// KubeletDir is the default root directory of a kubelet.
 	KubeletDir = "/var/lib/kubelet"
 	// NamespaceSystem is the namespace of objects that components keep for themselves.
 	NamespaceSystem = "kube-system"
-	// ConfigRestored is a ConfigMap in NamespaceSystem that exists from the restore of an
-	// API backup until an administrator deletes it. While it exists nothing is unmounted,
-	// detached or deleted, because the API may not know what was created after the backup.
-	// Its key RestoredMade is the time of the backup. RestoredLacks is set if no restore was
-	// requested, but an older store was found in the place of a newer one: it is the last
-	// known time of the newer one.
+	// ConfigRestored is a ConfigMap in NamespaceSystem that exists from the restore of an API backup until an
+	// administrator deletes it. While it exists nothing is unmounted, detached or deleted, because the API may not know
+	// what was created after the backup. Its key RestoredMade is the time of the backup. RestoredLacks is set if no
+	// restore was requested, but an older store was found in the place of a newer one: it is the last known time of the
+	// newer one.
 	ConfigRestored = "volplane-restored"
 	RestoredMade   = "made"
 	RestoredLacks  = "lacks"
@@ -281,8 +267,7 @@ const (
 	// AnnMigratedFrom on a volume is the UID of the volume that it replaced when it was
 	// moved from a Flex plugin to the bridge, or back.
 	AnnMigratedFrom = "volplane.dev/migrated-from"
-	// LabelMigration is on a ConfigMap that keeps a moved volume and its claim as they
-	// were before the move.
+	// LabelMigration is on a ConfigMap that keeps a moved volume and its claim as they were before the move.
 	LabelMigration = "volplane.dev/flex-migration"
 	// AnnSnapshotParameters on a VolumeSnapshotContent or a VolumeGroupSnapshotContent holds the parameters with which
 	// the driver is asked to take what it stands for, as JSON: its class may change or be deleted before the driver has
@@ -303,9 +288,8 @@ const (
 	AnnDetach = "volplane.dev/detach"
 )
 
-// SanitizedDriver returns the driver's name as it may appear in a finalizer: each
-// character outside [a-zA-Z0-9-] becomes "-", and an "X" is added to a trailing "-".
-// Upstream's sidecars use the same form (S1-004).
+// SanitizedDriver returns the driver's name as it may appear in a finalizer: each character outside [a-zA-Z0-9-]
+// becomes "-", and an "X" is added to a trailing "-". Upstream's sidecars use the same form (S1-004).
 func SanitizedDriver(name string) string {
 	b := []byte(name)
 	for i, c := range b {
@@ -327,15 +311,13 @@ func AttacherFinalizer(driver string) string {
 // Key returns a name for a volume that is unique across drivers.
 func Key(driver, handle string) string { return driver + "^" + handle }
 
-// UniqueName returns the name under which a CSI volume appears in a Node's
-// volumesAttached and volumesInUse.
+// UniqueName returns the name under which a CSI volume appears in a Node's volumesAttached and volumesInUse.
 func UniqueName(driver, handle string) string {
 	return "kubernetes.io/csi/" + Key(driver, handle)
 }
 
-// EphemeralClaim returns the name of the claim for a generic ephemeral volume of a Pod.
-// The volumes of two Pods may have the same claim name: the claim's owner shows whose it
-// is.
+// EphemeralClaim returns the name of the claim for a generic ephemeral volume of a Pod. The volumes of two Pods may
+// have the same claim name: the claim's owner shows whose it is.
 func EphemeralClaim(pod, volume string) string { return pod + "-" + volume }
 
 // AskedPath returns the path of the host at which a Pod's volume was requested; "" if it was not.
@@ -368,3 +350,47 @@ func Without(all []string, some ...string) []string {
 	}
 	return left
 }
+
+// ProvisionerLease returns the name of the lease of a driver's provisioner. CSI sidecars hold it and those below, and
+// so does any other process that calls the driver as its controller.
+func ProvisionerLease(driver string) string { return leaseName("", driver) }
+
+// AttacherLease returns the name of the lease of a driver's attacher.
+func AttacherLease(driver string) string { return leaseName("external-attacher-leader-", driver) }
+
+// ResizerLease returns the name of the lease of a driver's resizer.
+func ResizerLease(driver string) string { return leaseName("external-resizer-", driver) }
+
+// HealthLease returns the name of the lease of the process that queries a driver's controller for the
+// health of volumes, as external-health-monitor does.
+func HealthLease(driver string) string { return leaseName("external-health-monitor-leader-", driver) }
+
+// SnapshotterLease returns the name of the lease of a driver's snapshotter, and SnapshotControllerLease that of the
+// snapshot-controller of a cluster.
+func SnapshotterLease(driver string) string { return leaseName("external-snapshotter-leader-", driver) }
+
+// SnapshotControllerLease is described at SnapshotterLease.
+const SnapshotControllerLease = "snapshot-controller-leader"
+
+// LeaseOnNode returns the name of the lease for the same work on one node alone, beside a driver that is on each node.
+func LeaseOnNode(name, node string) string {
+	const most = 253
+	if whole := name + "-" + node; len(whole) <= most {
+		return whole
+	}
+	sum := sha256.Sum256([]byte(node))
+	return fmt.Sprintf("%s-%x", name, sum[:16])
+}
+
+// ControlPlaneLease is the name of the lease of the one control plane that runs the controllers of the whole cluster,
+// if several have one store. With LeaseOnNode it is the name of the lease of the control plane on a node.
+const ControlPlaneLease = "volplane-control-plane"
+
+// leaseName returns a name for an object, which has no upper case.
+func leaseName(prefix, driver string) string {
+	return prefix + strings.ToLower(SanitizedDriver(driver))
+}
+
+// AnnHeldWith on a lease names the first lease of its holder, without which the holder does not work, and the holder:
+// "LEASE/HOLDER". It says nothing about other holders.
+const AnnHeldWith = "volplane.dev/held-with"

@@ -10,12 +10,18 @@ import (
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	extensionsoptions "k8s.io/apiextensions-apiserver/pkg/cmd/server/options"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
@@ -23,6 +29,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/mux"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -31,6 +38,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/cached"
@@ -38,7 +46,18 @@ import (
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	kubeadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
+	"k8s.io/kubernetes/pkg/quota/v1/install"
+	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
+	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 
+	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/standalone/apiserver/account"
+	"volplane.dev/volplane/standalone/apiserver/guard"
+	"volplane.dev/volplane/standalone/apiserver/hosts"
 	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/openapi"
 	"volplane.dev/volplane/standalone/apiserver/spare"
@@ -201,8 +220,7 @@ func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
 	return nil
 }
 
-// extensions returns the server of CustomResourceDefinitions, to which the main server
-// delegates.
+// extensions returns the server of CustomResourceDefinitions, to which the main server delegates.
 func (a *assembly) extensions() (*extensions.CustomResourceDefinitions, error) {
 	c := *a.config
 	c.PostStartHooks = map[string]genericapiserver.PostStartHookConfigEntry{}
@@ -233,4 +251,64 @@ func (a *assembly) extensions() (*extensions.CustomResourceDefinitions, error) {
 		return nil, fmt.Errorf("serve custom resources: %w", err)
 	}
 	return s, nil
+}
+
+// metricsPath is also where Kubernetes' API server has its metrics. Reading them requires a right to this path.
+const metricsPath = "/metrics"
+
+// scrapes is how many requests for metrics are answered at the same time.
+const scrapes = 4
+
+// serveMetrics serves other metrics together with those of the API server. A failure of one of them hides no other.
+func serveMetrics(paths *mux.PathRecorderMux, others prometheus.Gatherer) {
+	paths.Unregister(metricsPath)
+	paths.Handle(metricsPath, promhttp.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, others},
+		promhttp.HandlerOpts{
+			ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapes, EnableOpenMetrics: true,
+		}))
+}
+
+// admit returns the chain of admission plugins, in the order in which they get a request.
+func admit(
+	c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan,
+	bulk *spare.Bulk,
+) error {
+	plugins := admission.NewPlugins()
+	lifecycle.Register(plugins)
+	limitranger.Register(plugins)
+	noderestriction.Register(plugins)
+	setdefault.Register(plugins)
+	storageobjectinuseprotection.Register(plugins)
+	resize.Register(plugins)
+	account.Register(plugins)
+	guard.Register(plugins)
+	hosts.Register(plugins)
+	spare.Register(plugins, left, bulk, own)
+	guard.RegisterData(plugins)
+	resourcequota.Register(plugins)
+	quotas, err := install.NewQuotaConfigurationForAdmission(inf, served())
+	if err != nil {
+		return fmt.Errorf("what quotas count: %w", err)
+	}
+	facts := admission.PluginInitializers{
+		initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion,
+			c.DrainedNotify(), nil),
+		kubeadmission.NewPluginInitializer(quotas, nil),
+	}
+	var chain []admission.Interface
+	for _, name := range []string{
+		lifecycle.PluginName, limitranger.PluginName, noderestriction.PluginName, setdefault.PluginName,
+		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName,
+		hosts.PluginName, guard.DataPluginName, spare.PluginName,
+		// Quota is last, because it counts an admitted object as used.
+		resourcequota.PluginName,
+	} {
+		p, err := plugins.InitPlugin(name, nil, facts)
+		if err != nil {
+			return fmt.Errorf("admission plugin %s: %w", name, err)
+		}
+		chain = append(chain, p)
+	}
+	c.AdmissionControl = admission.NewChainHandler(chain...)
+	return nil
 }

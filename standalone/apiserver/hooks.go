@@ -3,10 +3,14 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	extensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	extensionstyped "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +18,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/namespace"
@@ -21,6 +26,10 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/systemnamespaces"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/apiserver/crds"
+	"volplane.dev/volplane/standalone/backup"
 )
 
 // hooks adds the work of the server itself after its start: the roles and namespaces of every cluster, the rules of
@@ -140,6 +149,83 @@ func ensure[T any, P object[T]](ctx context.Context, client resource[P], want P,
 	}
 	if err != nil {
 		return fmt.Errorf("ensure role or binding %s: %w", want.GetName(), err)
+	}
+	return nil
+}
+
+// ensureCRDs creates or updates the custom resources of this program. Other custom resources stay as they are.
+func ensureCRDs(ctx context.Context, config *rest.Config) error {
+	client, err := extensionsclient.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client of custom resources: %w", err)
+	}
+	all, err := crds.All()
+	if err != nil {
+		return err
+	}
+	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
+	for _, want := range all {
+		if err := ensureCRD(ctx, definitions, want); err != nil {
+			return fmt.Errorf("ensure custom resource %s: %w", want.Name, err)
+		}
+	}
+	return nil
+}
+
+// ensureCRD reads before it writes: to refuse the creation of an existing one, the server would first compile its
+// rules.
+func ensureCRD(
+	ctx context.Context, definitions extensionstyped.CustomResourceDefinitionInterface,
+	want *apiextensionsv1.CustomResourceDefinition,
+) error {
+	have, err := definitions.Get(ctx, want.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = definitions.Create(ctx, want, metav1.CreateOptions{})
+	case err == nil && !equality.Semantic.DeepDerivative(want.Spec, have.Spec):
+		have.Spec, have.Annotations = want.Spec, want.Annotations
+		_, err = definitions.Update(ctx, have, metav1.UpdateOptions{})
+	}
+	return err
+}
+
+// markRestored records in the API that it was restored from a backup, or that its store was replaced by an older one,
+// before other requests are served. Nodes and controllers check this record before they unmount, detach or delete.
+func (s *Server) markRestored(ctx context.Context, client kubernetes.Interface) error {
+	r, pending, err := backup.Pending(s.dir.Path)
+	if err != nil || !pending {
+		return err
+	}
+	said := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
+		Data: map[string]string{
+			volume.RestoredMade: r.Made.Format(time.RFC3339), "file": filepath.Base(r.From), "version": r.Version,
+		},
+	}
+	if at := r.Recorded.At; !at.IsZero() {
+		said.Data[volume.RestoredLacks] = at.Format(time.RFC3339)
+	}
+	if err := ensureNamespace(ctx, client, volume.NamespaceSystem); err != nil {
+		return err
+	}
+	maps := client.CoreV1().ConfigMaps(said.Namespace)
+	_, err = maps.Create(ctx, said, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		// The object is from an earlier restore or part of the backup.
+		_, err = maps.Update(ctx, said, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("record that the API was restored: %w", err)
+	}
+	return backup.Settle(s.dir.Path)
+}
+
+// ensureNamespace creates a namespace that the server itself creates a moment later.
+func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
+	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("namespace %s: %w", name, err)
 	}
 	return nil
 }

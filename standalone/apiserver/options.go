@@ -4,15 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/features"
 
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
@@ -52,8 +56,7 @@ type Options struct {
 	Listen string
 	// Names are additional host names and addresses in the server's certificate.
 	Names []string
-	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at
-	// every start.
+	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at every start.
 	RBAC []runtime.Object
 	// Step is called with the next step of the start, for users; it may be nil.
 	Step func(what string)
@@ -62,8 +65,7 @@ type Options struct {
 	Version string
 	// Log is the log of the program; nil disables it.
 	Log *slog.Logger
-	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets; ""
-	// means a generated key.
+	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets; "" means a generated key.
 	EncryptionConfig string
 	// ForgetUnreadable deletes the Secrets whose key is lost.
 	ForgetUnreadable bool
@@ -125,4 +127,29 @@ func (o Options) step(what string) {
 	if o.Step != nil {
 		o.Step(what)
 	}
+}
+
+// gates are the features that differ from Kubernetes' defaults: the node agent and the controllers write the health of
+// volumes and of drivers' storage into the fields of KEP-1432, which the server would otherwise drop.
+func gates() map[string]bool {
+	return map[string]bool{string(features.CSIVolumeHealth): true}
+}
+
+// setGates sets features for the whole process; the requested ones override its own. It must be called before any part
+// of the server is created, because some parts read their features at that time. It may be repeated.
+func setGates(asked map[string]bool) error {
+	all := gates()
+	maps.Copy(all, asked)
+	unknown := maps.Clone(all)
+	for feature := range utilfeature.DefaultMutableFeatureGate.GetAll() {
+		delete(unknown, string(feature))
+	}
+	// The gate would remember an unknown name, and refuse everything after it.
+	if names := slices.Sorted(maps.Keys(unknown)); len(names) > 0 {
+		return fmt.Errorf("feature gate %.80q: Kubernetes has no such feature", names[0])
+	}
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(all); err != nil {
+		return fmt.Errorf("feature gates: %w", err)
+	}
+	return nil
 }

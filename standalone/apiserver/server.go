@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
@@ -48,8 +49,7 @@ type Server struct {
 	err    error
 }
 
-// Start runs an API server over a data directory and returns when it is ready
-// to serve everybody.
+// Start runs an API server over a data directory and returns when it is ready to serve everybody.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{noBackups: o.NoBackups, ready: make(chan struct{}), done: make(chan struct{})}
 	if err = s.open(&o); err != nil {
@@ -158,8 +158,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 	if err := a.describe(generic); err != nil {
 		return err
 	}
-	// The server outlives the context of its start: it ends by Stop, after
-	// everything that depends on it.
+	// The server outlives the context of its start: it ends by Stop, after everything that depends on it.
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	go func() {
@@ -236,8 +235,7 @@ func (s *Server) CA() []byte { return s.ca.CertPEM() }
 // AdminKubeconfig returns the path of the administrator's kubeconfig.
 func (s *Server) AdminKubeconfig() string { return filepath.Join(s.dir.Path, "admin.kubeconfig") }
 
-// AdminConfig returns the way to the server for its own process with all
-// rights.
+// AdminConfig returns the way to the server for its own process with all rights.
 func (s *Server) AdminConfig() *rest.Config { return s.ClientConfig(adminUser, adminGroup) }
 
 // ClientConfig returns the configuration with which this process connects to the server as a user. There is no rate
@@ -285,4 +283,23 @@ func (s *Server) release() {
 		s.store.Stop()
 	}
 	_ = s.dir.Close()
+}
+
+// Answers fails if the server does not respond at its address, as others reach it, or reports that it is not alive. An
+// etcd that others run is not a part of it, and a server that refuses requests under load is alive.
+func (s *Server) Answers(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: "https://" + s.address, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.CertPEM()},
+	})
+	if err != nil {
+		return fmt.Errorf("client of the API server: %w", err)
+	}
+	live := client.Discovery().RESTClient().Get().AbsPath("/livez")
+	if _, own := s.store.(embedded); !own {
+		live.Param("exclude", "etcd")
+	}
+	if err := live.Do(ctx).Error(); err != nil && !apierrors.IsTooManyRequests(err) {
+		return fmt.Errorf("the API server does not live at %s: %w", s.address, err)
+	}
+	return nil
 }

@@ -9,7 +9,9 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -18,9 +20,17 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/informers"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/authorization/install"  // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"   // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/core/install"           // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/events/install"         // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"           // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/storage/install"        // registers the group's types
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	authenticationrest "k8s.io/kubernetes/pkg/registry/authentication/rest"
 	authorizationrest "k8s.io/kubernetes/pkg/registry/authorization/rest"
@@ -35,14 +45,6 @@ import (
 	eventsrest "k8s.io/kubernetes/pkg/registry/events/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	storagerest "k8s.io/kubernetes/pkg/registry/storage/rest"
-
-	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // registers the group's types
-	_ "k8s.io/kubernetes/pkg/apis/authorization/install"  // registers the group's types
-	_ "k8s.io/kubernetes/pkg/apis/coordination/install"   // registers the group's types
-	_ "k8s.io/kubernetes/pkg/apis/core/install"           // registers the group's types
-	_ "k8s.io/kubernetes/pkg/apis/events/install"         // registers the group's types
-	_ "k8s.io/kubernetes/pkg/apis/rbac/install"           // registers the group's types
-	_ "k8s.io/kubernetes/pkg/apis/storage/install"        // registers the group's types
 
 	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/spare"
@@ -155,9 +157,8 @@ func (a *assembly) install(server *genericapiserver.GenericAPIServer) error {
 	return nil
 }
 
-// coreProvider adds the resources that storage needs to the generic part of the core
-// group: Nodes, Pods, claims, volumes and limits. It has no Services and no connections to
-// kubelets.
+// coreProvider adds the resources that storage needs to the generic part of the core group: Nodes, Pods, claims,
+// volumes and limits. It has no Services and no connections to kubelets.
 type coreProvider struct {
 	*corerest.GenericConfig
 	authz authorizer.Authorizer
@@ -256,4 +257,23 @@ type assembly struct {
 	members *membership.Members
 	// bulk knows the large objects.
 	bulk *spare.Bulk
+}
+
+// unmanaged is a storage that leaves out the managed fields of objects that this process creates: they would be half of
+// a volume, and only server-side apply reads them. Kubernetes does not record who writes to an object without them
+// until something is applied to it, and then attributes all existing fields to "before-first-apply".
+//
+// Objects of users keep their managed fields. When kubectl changes from apply to server-side apply, it takes over all
+// fields of the manager that wrote its annotation; those of "before-first-apply" would include what controllers wrote,
+// such as the claimRef of a volume, and the next apply would remove it.
+type unmanaged struct{ storage.Interface }
+
+// Create stores a new object.
+func (u unmanaged) Create(ctx context.Context, key string, o, out runtime.Object, ttl uint64) error {
+	if own(ctx) {
+		if m, err := meta.Accessor(o); err == nil {
+			m.SetManagedFields(nil)
+		}
+	}
+	return u.Interface.Create(ctx, key, o, out, ttl)
 }

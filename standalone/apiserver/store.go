@@ -3,6 +3,7 @@ package apiserver
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -183,4 +185,34 @@ func (s *Server) refuse(h http.Handler) http.Handler {
 		responsewriters.ErrorNegotiated(apierrors.NewServiceUnavailable(plan.Because.Message), legacyscheme.Codecs,
 			schema.GroupVersion{Group: about.APIGroup, Version: about.APIVersion}, w, r)
 	})
+}
+
+// serveRoom answers requests for the available space of database and disk, and for the time of
+// the newest backup. It does not need the database.
+func (s *Server) serveRoom(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		http.Error(w, "only GET", http.StatusMethodNotAllowed)
+		return
+	}
+	report := s.Room()
+	report.NoBackups = s.noBackups
+	if made := backup.Newest(s.dir.Path); !made.IsZero() {
+		report.Backup = &made
+	}
+	data, err := json.Marshal(report)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(data)
+}
+
+// ended describes why etcd has stopped, and the next step.
+func (s *Server) ended(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("etcd: %w; the disk of %s is full: make room on it, then start again; all that was "+
+			"confirmed is there", err, s.dir.Path)
+	}
+	return fmt.Errorf("etcd: %w", err)
 }

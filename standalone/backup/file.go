@@ -13,13 +13,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"volplane.dev/volplane/internal/durable"
 )
 
-// format is the version of the files that this program writes; it also reads earlier
-// versions.
+// format is the version of the files that this program writes; it also reads earlier versions.
 const format = 1
 
 // Names in the archive.
@@ -115,8 +115,7 @@ func addFile(t *tar.Writer, name string, size int64, from io.Reader) (sum string
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// eachFile visits a file, or the files in a folder, if it exists. A draft of a
-// file means nothing.
+// eachFile visits a file, or the files in a folder, if it exists. A draft of a file means nothing.
 func eachFile(dir *os.Root, top string, visit func(name string, f fs.File) error) error {
 	return fs.WalkDir(dir.FS(), top, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path == top {
@@ -231,4 +230,52 @@ func readManifest(from io.Reader, sums map[string]string) (m Manifest, err error
 		}
 	}
 	return m, nil
+}
+
+const (
+	// driversDir is the directory of the files about CSI drivers.
+	driversDir = "drivers.d"
+	// maxDriver limits the size of a file about a driver; a larger file is not one.
+	maxDriver = 64 << 10
+)
+
+func inDrivers(path string) bool {
+	return path == driversDir || strings.HasPrefix(path, driversDir+"/")
+}
+
+// describesDriver says whether a file in driversDir may describe a driver: users may keep other files there.
+func describesDriver(path string, size int64) bool {
+	ext := filepath.Ext(path)
+	return filepath.Dir(path) == driversDir && (ext == ".yaml" || ext == ".yml") && size <= maxDriver &&
+		!strings.HasPrefix(filepath.Base(path), ".")
+}
+
+// addDrivers moves the files about drivers from work to dir, except those of drivers for which dir has a file: the
+// host's current programs stay unchanged, because the end of a program may end mounts.
+func addDrivers(dir, work string) error {
+	from, to := filepath.Join(work, driversDir), filepath.Join(dir, driversDir)
+	entries, err := os.ReadDir(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	there, err := os.ReadDir(to)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	name := func(e fs.DirEntry) string { return strings.TrimSuffix(e.Name(), filepath.Ext(e.Name())) }
+	for _, e := range entries {
+		if slices.ContainsFunc(there, func(other fs.DirEntry) bool { return name(other) == name(e) }) {
+			continue
+		}
+		if err := os.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return fmt.Errorf("restore: %w; run it again", err)
+		}
+	}
+	return errors.Join(durable.Sync(to), os.RemoveAll(from))
 }

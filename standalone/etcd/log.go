@@ -6,21 +6,24 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/protobuf/proto"
 )
 
 // logFacts are what the log of a member says of itself.
 type logFacts struct {
 	exists bool
-	// first is the entry that the oldest file begins with; last is the newest
-	// entry.
+	// first is the entry that the oldest file begins with; last is the newest entry.
 	first, last uint64
 	// commit is the entry up to which everything is confirmed.
 	commit uint64
@@ -138,4 +141,34 @@ func (l *logFacts) check(data, log string, applied uint64) error {
 			data, applied, newest)
 	}
 	return nil
+}
+
+// ending records the first error that stops etcd; later errors are its consequences.
+type ending struct {
+	why  chan error
+	told atomic.Bool
+}
+
+func (e *ending) tell(err error) {
+	if e.told.CompareAndSwap(false, true) {
+		e.why <- err
+	}
+}
+
+// OnWrite ends the goroutine of etcd that logs a fatal error. etcd itself would exit the process or panic; instead, the
+// process reports the error and stops properly.
+func (e *ending) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	err := errors.New(entry.Message)
+	for _, f := range fields {
+		if cause, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			err = fmt.Errorf("%s: %w", entry.Message, cause)
+		}
+	}
+	e.tell(err)
+	runtime.Goexit()
+}
+
+// logger returns a logger that discards everything.
+func (e *ending) logger() *zap.Logger {
+	return zap.New(zapcore.NewNopCore(), zap.WithFatalHook(e), zap.WithPanicHook(e))
 }

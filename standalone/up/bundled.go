@@ -1,22 +1,29 @@
 package up
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
-	corev1 "k8s.io/api/core/v1"
-
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/process/lifecycle"
+	"volplane.dev/volplane/internal/process/options"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -110,8 +117,7 @@ func bundledDriver() *storagev1.CSIDriver {
 	}
 }
 
-// bundledClass binds late, because with several nodes the Pod decides where the volume
-// must be reachable.
+// bundledClass binds late, because with several nodes the Pod decides where the volume must be reachable.
 func bundledClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{
@@ -122,4 +128,46 @@ func bundledClass() *storagev1.StorageClass {
 		AllowVolumeExpansion: ptr.To(true),
 		VolumeBindingMode:    ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
+}
+
+// Door configures the volume plugin of docker and podman, or the storage provider of systemd.
+type Door struct {
+	// Socket is its path; empty means the one that systemd passes, if any.
+	Socket string
+	// Namespace has the claims that are the volumes behind it.
+	Namespace string
+}
+
+// doors returns the parts that serve claims outside of Kubernetes, if they are enabled. Their sockets exist before the
+// control plane is ready, for programs that are ordered after it.
+func (o Options) doors(ctx context.Context, config *rest.Config) ([]lifecycle.Part, error) {
+	with := func(d Door, grace time.Duration) *options.DoorOptions {
+		return &options.DoorOptions{
+			Socket: d.Socket, Config: config, Namespace: d.Namespace, Node: o.Node, Grace: grace, Version: o.Version, Log: o.Log,
+		}
+	}
+	return app.Doors(ctx, with(o.Docker, options.DockerGrace), with(o.Storage, options.StorageGrace))
+}
+
+func (o Options) pluginDir() string {
+	return cmp.Or(o.PluginDir, filepath.Join(o.DataDir, "volumeplugins"))
+}
+
+// flex serves the FlexVolume drivers of this host. An error is only logged, because the other parts should keep
+// running.
+func (o Options) flex(ctx context.Context, admin kubernetes.Interface) error {
+	err := os.ErrPermission
+	if os.Geteuid() == 0 {
+		err = flex.Bridge(ctx, flex.BridgeOptions{
+			Node: o.Node, PluginDir: o.pluginDir(), RootDir: flex.Root(o.DataDir),
+			SocketDir:   filepath.Join(o.nodeRoot(), "plugins"),
+			RegistryDir: filepath.Join(o.nodeRoot(), "plugins_registry"), ConfigFile: o.FlexConfig, Client: admin,
+			Objects: true, Log: o.Log,
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		o.Log.Error("FlexVolume drivers are not served", "err", err)
+	}
+	<-ctx.Done()
+	return nil
 }

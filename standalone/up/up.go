@@ -47,13 +47,11 @@ type Options struct {
 	Names []string
 	// Node is the name of this host's Node; empty means the one of the last start, otherwise the host's name.
 	Node string
-	// PluginDir is the directory of FlexVolume drivers; empty means volumeplugins in
-	// DataDir.
+	// PluginDir is the directory of FlexVolume drivers; empty means volumeplugins in DataDir.
 	PluginDir string
 	// FlexConfig is the path of the configuration of FlexVolume drivers; empty means none.
 	FlexConfig string
-	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets;
-	// empty means a key in DataDir.
+	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets; empty means a key in DataDir.
 	EncryptionConfig string
 	// ForgetUnreadable deletes the Secrets whose key is lost.
 	ForgetUnreadable bool
@@ -153,9 +151,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer server.Stop()
 	// The data directory is this process's now.
-	if o.RootDir == "" {
-		o.RootDir = noderoot.Of(o.DataDir)
-	}
+	o.RootDir = cmp.Or(o.RootDir, noderoot.Of(o.DataDir))
 	o.RootDir = filepath.Clean(o.RootDir)
 	if err := noderoot.Claim(ctx, o.DataDir, o.RootDir); err != nil {
 		return err
@@ -199,8 +195,7 @@ func Run(ctx context.Context, o Options) error {
 	))
 }
 
-// extendEvery is the interval of the requests for more time to start; each request is
-// for extension.
+// extendEvery is the interval of the requests for more time to start; each request is for extension.
 const (
 	extendEvery = 20 * time.Second
 	extension   = 3 * extendEvery
@@ -266,8 +261,7 @@ func (o Options) parts(
 		{Name: "trace", Run: func(ctx context.Context) error {
 			return traced.Serve(ctx, trace.Socket(o.nodeRoot()), o.Log)
 		}},
-		// The driver starts before the agent and stops after it, so that the agent
-		// never loses the driver.
+		// The driver starts before the agent and stops after it, so that the agent never loses the driver.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
 			return app.LocalDriver(ctx, options.DriverOptions{
 				NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log,

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,7 @@ func takeOver(ctx context.Context, s *shell.Shell, m *manifestFlags) error {
 
 // keep sets the options that the user leaves open.
 func (m *manifestFlags) keep(plan adopt.Plan) {
-	if m.Namespace == "" {
-		m.Namespace = plan.Namespace
-	}
+	m.Namespace = cmp.Or(m.Namespace, plan.Namespace)
 	if plan.KubeletDir != "" && !m.given("kubelet-dir") {
 		m.KubeletDir = plan.KubeletDir
 	}

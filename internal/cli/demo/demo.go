@@ -77,9 +77,6 @@ type demo struct {
 }
 
 func run(ctx context.Context, s *shell.Shell, verb Verb, keep bool, output string) error {
-	if err := shell.KnownOutput(output, "json", "yaml"); err != nil {
-		return err
-	}
 	d, err := newDemo(verb)
 	if err != nil {
 		return err

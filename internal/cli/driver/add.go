@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,7 @@ import (
 // addFlags are the flags of 'driver add'.
 type addFlags struct {
 	hostFlags
-	// node is the process with the node service, which has the controller service too unless
-	// controller says something.
+	// node is the process with the node service, which has the controller service too unless controller says something.
 	plugin, controller processFlags
 	workingDir         string
 	class              classFlags
@@ -192,9 +192,8 @@ const (
 var errOther = errors.New("it already exists and is different: use --replace to change it, or 'volplane driver " +
 	"remove' to remove it first")
 
-// planAdd says what adding a driver does to the one of the same name, and what is written. What add does
-// not say stays: the time of the last restart, without --class the class, and unless nodeLocalSaid, whether it is
-// node-local.
+// planAdd says what adding a driver does to the one of the same name, and what is written. What add does not say stays:
+// the time of the last restart, without --class the class, and unless nodeLocalSaid, whether it is node-local.
 func planAdd(
 	before *driverfile.Driver, d driverfile.Driver, replace, nodeLocalSaid bool,
 ) (string, driverfile.Driver, error) {
@@ -202,9 +201,7 @@ func planAdd(
 		return deedCreated, d, nil
 	}
 	d.RestartedAt = before.RestartedAt
-	if d.Class == "" {
-		d.Class = before.Class
-	}
+	d.Class = cmp.Or(d.Class, before.Class)
 	if !nodeLocalSaid {
 		d.NodeLocal = before.NodeLocal
 	}

@@ -96,9 +96,6 @@ func completeCall(s *shell.Shell) cobra.CompletionFunc {
 }
 
 func call(ctx context.Context, s *shell.Shell, f callFlags, name, method string) error {
-	if err := shell.KnownOutput(f.output, "json", "yaml"); err != nil {
-		return err
-	}
 	h, err := calledDriver(s, f.hostFlags, name)
 	if err != nil {
 		return err

@@ -90,9 +90,6 @@ func (d *doctorFlags) volume() (err error) {
 }
 
 func examine(ctx context.Context, s *shell.Shell, d doctorFlags) error {
-	if err := shell.KnownOutput(d.output, "json", "yaml"); err != nil {
-		return err
-	}
 	if err := d.volume(); err != nil {
 		return err
 	}

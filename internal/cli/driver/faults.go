@@ -58,9 +58,6 @@ Each error says that it is planted, and how to clear it.`,
 }
 
 func faults(ctx context.Context, s *shell.Shell, f faultsFlags, names []string) error {
-	if err := shell.KnownOutput(f.output, "json", "yaml"); err != nil {
-		return err
-	}
 	if len(names) == 0 {
 		if f.set != "" || f.clear {
 			return errors.New("which driver? write its name")

@@ -28,9 +28,8 @@ type driverStatus struct {
 	Name string `json:"name"`
 	// Class is the StorageClass that was made with the driver.
 	Class string `json:"class,omitempty"`
-	// Registered says that the API names the driver on this node; nil if the API cannot be asked, as
-	// Volumes, the number of its PersistentVolumes, and InUse, of how many this node has said that they
-	// are in use there.
+	// Registered says that the API names the driver on this node; nil if the API cannot be asked, as Volumes, the number
+	// of its PersistentVolumes, and InUse, of how many this node has said that they are in use there.
 	Registered *bool           `json:"registered,omitempty"`
 	Volumes    *int            `json:"volumes,omitempty"`
 	InUse      *int            `json:"inUse,omitempty"`
@@ -70,9 +69,6 @@ somebody else should run it; invalid file.`,
 }
 
 func list(ctx context.Context, s *shell.Shell, f hostFlags, names []string, output string) error {
-	if err := shell.KnownOutput(output, "wide", "name", "json", "yaml"); err != nil {
-		return err
-	}
 	h, err := driversOf(s, f)
 	if err != nil {
 		return err

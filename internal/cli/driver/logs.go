@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/hosting/driverfile"
+	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/kube"
 )
 
@@ -71,12 +71,9 @@ func printLogs(ctx context.Context, s *shell.Shell, f logFlags, name string) err
 	return fmt.Errorf("driver %s has no process with the role %s", name, role)
 }
 
-// logPath returns the path of the log of a process; the supervisor keeps the previous log beside it.
-func logPath(dir, name string) string { return filepath.Join(dir, name+".log") }
-
 // logs prints the log of a process.
 func (h *hostDrivers) logs(ctx context.Context, name string, f logFlags) error {
-	path := logPath(h.state, name)
+	path := supervise.OutputPath(h.state, name)
 	l := &logReader{path: path, out: h.out}
 	defer l.close()
 	err := l.open()
@@ -181,7 +178,7 @@ func lastStart(f *os.File, lines int) (int64, error) {
 // lastLogLines returns the last lines of the log of a process, without what a terminal could take for
 // a command; nil if it cannot be read.
 func lastLogLines(dir, name string, lines int) []string {
-	l := &logReader{path: logPath(dir, name)}
+	l := &logReader{path: supervise.OutputPath(dir, name)}
 	defer l.close()
 	if l.open() != nil {
 		return nil

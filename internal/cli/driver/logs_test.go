@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"volplane.dev/volplane/internal/hosting/supervise"
 )
 
 // TestTail: the last lines are found, however long they are.
@@ -47,7 +49,7 @@ func TestNoLog(t *testing.T) {
 		t.Error(err)
 	}
 	s.log(t, "q", "secret")
-	if err := os.Symlink(logPath(s.state, "q"), logPath(s.state, "p")); err != nil {
+	if err := os.Symlink(supervise.OutputPath(s.state, "q"), supervise.OutputPath(s.state, "p")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.logs(t.Context(), "p", logFlags{tail: -1}); err == nil || s.out.Len() > 0 {
@@ -75,7 +77,7 @@ func TestFollow(t *testing.T) {
 	}
 	s.log(t, "p", "one\n")
 	next("one\n")
-	f, err := os.OpenFile(logPath(s.state, "p"), os.O_WRONLY|os.O_APPEND, 0)
+	f, err := os.OpenFile(supervise.OutputPath(s.state, "p"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,9 +49,6 @@ and mount flags.`,
 }
 
 func printTrace(ctx context.Context, s *shell.Shell, f traceFlags, name string) error {
-	if f.output != "" && f.output != "json" {
-		return fmt.Errorf("unknown output %q: use json", f.output)
-	}
 	h, err := calledDriver(s, f.hostFlags, name)
 	if err != nil {
 		return err

@@ -37,11 +37,6 @@ func optionsOf(s *shell.Shell, f driverFlags) install.Options {
 	return o
 }
 
-// check refuses unknown output formats.
-func (f *driverFlags) check() error {
-	return shell.KnownOutput(f.output, "wide", "name", "json", "yaml")
-}
-
 // completeDriver offers the installed drivers as the first argument.
 func completeDriver(s *shell.Shell) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

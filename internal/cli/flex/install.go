@@ -130,9 +130,6 @@ it keeps a copy for unmounting. It does not check the mounts of other hosts.`,
 func changeDriver(
 	ctx context.Context, s *shell.Shell, f driverFlags, do func(context.Context, install.Options) (install.Report, error),
 ) error {
-	if err := f.check(); err != nil {
-		return err
-	}
 	r, err := do(ctx, optionsOf(s, f))
 	if err != nil {
 		// The findings say who has to act.

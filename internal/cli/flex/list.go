@@ -36,9 +36,6 @@ the command runs init of each driver and counts its mounted volumes.`,
 }
 
 func list(ctx context.Context, s *shell.Shell, f driverFlags, names []string) error {
-	if err := f.check(); err != nil {
-		return err
-	}
 	l, err := install.List(ctx, optionsOf(s, f))
 	if err != nil {
 		return err
@@ -113,9 +110,6 @@ Exit codes: 0 no check failed, 1 error, 2 a check failed.`,
 }
 
 func lint(ctx context.Context, s *shell.Shell, f driverFlags) error {
-	if err := f.check(); err != nil {
-		return err
-	}
 	d, findings, err := install.Lint(ctx, optionsOf(s, f))
 	if err != nil {
 		return err

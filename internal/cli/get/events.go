@@ -55,9 +55,6 @@ control plane has more.`,
 }
 
 func events(ctx context.Context, s *shell.Shell, e eventsOptions, args []string) error {
-	if err := shell.KnownOutput(e.output, "json", "yaml"); err != nil {
-		return err
-	}
 	client, ns, err := s.Client()
 	if err != nil {
 		return err

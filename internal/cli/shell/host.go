@@ -40,8 +40,7 @@ func (s *Shell) ThisNode() string {
 // standalone is the name of the program that contains the control plane.
 const standalone = "volplaned"
 
-// FindStandalone returns the path of volplaned: in the directory of this program,
-// else in PATH.
+// FindStandalone returns the path of volplaned: in the directory of this program, else in PATH.
 func FindStandalone() (string, error) {
 	own, err := os.Executable()
 	if err == nil {
@@ -68,12 +67,9 @@ func (s *Shell) RootDir(p string) (string, error) {
 	return s.Path(cmp.Or(p, noderoot.Of(dataDir)), "")
 }
 
-// Path returns p as an absolute path; if p is empty, the default below the data
-// directory.
+// Path returns p as an absolute path; if p is empty, the default below the data directory.
 func (s *Shell) Path(p, otherwise string) (string, error) {
-	if p == "" {
-		p = filepath.Join(s.Flags.DataDir, otherwise)
-	}
+	p = cmp.Or(p, filepath.Join(s.Flags.DataDir, otherwise))
 	abs, err := filepath.Abs(p)
 	if err != nil {
 		return "", fmt.Errorf("find directory %s: %w", p, err)

@@ -2,6 +2,7 @@ package shell
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,8 +65,7 @@ func Named[T metav1.Object](prefix string, objects []T) []string {
 	return out
 }
 
-// PrintStructured prints a value as JSON or YAML if the output format is one of
-// these, and says whether it did.
+// PrintStructured prints a value as JSON or YAML if the output format is one of these, and says whether it did.
 func (s *Shell) PrintStructured(output string, v any) (printed bool, err error) {
 	if output != "json" && output != "yaml" {
 		return false, nil
@@ -72,9 +73,8 @@ func (s *Shell) PrintStructured(output string, v any) (printed bool, err error) 
 	return true, s.PrintValue(v, output)
 }
 
-// PrintFindings prints the findings of checks; with wide also those without a
-// problem. Paths below dir are printed relative to it; if no finding has a path,
-// the table has no column for it.
+// PrintFindings prints the findings of checks; with wide also those without a problem. Paths below dir are printed
+// relative to it; if no finding has a path, the table has no column for it.
 func PrintFindings(out io.Writer, all []finding.Finding, dir string, wide bool) error {
 	shown := slices.DeleteFunc(slices.Clone(all), func(f finding.Finding) bool { return f.Level == finding.Pass && !wide })
 	paths := slices.ContainsFunc(shown, func(f finding.Finding) bool { return f.Path != "" })
@@ -158,12 +158,7 @@ func (s *Shell) Print(text []byte, err error) error {
 }
 
 // OrNone returns a text for a cell of a table.
-func OrNone(text string) string {
-	if text == "" {
-		return "<none>"
-	}
-	return text
-}
+func OrNone(text string) string { return cmp.Or(text, "<none>") }
 
 // PlainLine returns a line that others wrote for people: not too long, and without what a terminal could take for a
 // command.
@@ -198,4 +193,44 @@ func (s *Shell) PrintValue(v any, output string) error {
 	}
 	_, err = fmt.Fprintln(s.Out, strings.TrimSuffix(string(data), "\n"))
 	return err
+}
+
+// progressDelay is how long a command waits before it prints what it waits for.
+const progressDelay = 2 * time.Second
+
+// Progress runs work. While it runs, after progressDelay, progress writes to w each new text that tell returns.
+func Progress(
+	ctx context.Context, w io.Writer, tell func(context.Context) string, work func(context.Context) error,
+) error {
+	ctx, stop := context.WithCancel(ctx)
+	printed := make(chan struct{})
+	go func() {
+		defer close(printed)
+		tick := time.NewTicker(progressDelay)
+		defer tick.Stop()
+		last := ""
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if text := tell(ctx); text != last && text != "" && ctx.Err() == nil {
+				fmt.Fprintln(w, text)
+				last = text
+			}
+		}
+	}()
+	err := work(ctx)
+	stop()
+	<-printed
+	return err
+}
+
+// WithTimeout returns a context that ends after d; zero means no limit.
+func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if d <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
 }

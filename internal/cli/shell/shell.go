@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,12 +101,13 @@ func (s *Shell) Log() *slog.Logger {
 	return options.NewLog(s.Err, s.Flags.LogFormat, s.Flags.Verbosity, s.ending)
 }
 
-// Quiet has libraries log only if -v enables it: they log errors that they also return.
-func (s *Shell) Quiet(*cobra.Command, []string) error {
+// Begin is what each command does first: it has libraries log only if -v enables it, because they log errors that they
+// also return, and refuses formats that are not known.
+func (s *Shell) Begin(c *cobra.Command, _ []string) error {
 	if klog.SetLogger(logr.Discard()); s.Flags.Verbosity > 0 {
 		s.Log()
 	}
-	return sidecar.CheckLogFormat(s.Flags.LogFormat)
+	return cmp.Or(sidecar.CheckLogFormat(s.Flags.LogFormat), knownOutput(c))
 }
 
 // VerbosityByLetter lets --v be --verbosity, which is how Kubernetes' programs have it.

@@ -39,13 +39,35 @@ func RegisterDryRun(c *cobra.Command, d *DryRun, usage string) {
 		cobra.FixedCompletions([]string{"none", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// KnownOutput refuses an output format that a command does not have.
-func KnownOutput(output string, known ...string) error {
-	if output == "" || slices.Contains(known, output) {
+// Formats returns the output formats that the usage of a command's flag -o lists; none without that flag. A format that
+// takes a value has it after an equals sign.
+func Formats(c *cobra.Command) []string {
+	f := c.Flags().Lookup("output")
+	if f == nil {
+		return nil
+	}
+	words := strings.FieldsFunc(f.Usage, func(r rune) bool { return strings.ContainsRune(" ,:", r) })
+	return slices.DeleteFunc(words, func(word string) bool {
+		name, _, _ := strings.Cut(word, "=")
+		return !slices.Contains([]string{"wide", "name", "json", "yaml", "jsonpath"}, name)
+	})
+}
+
+// knownOutput refuses an output format that a command does not have.
+func knownOutput(c *cobra.Command) error {
+	known := Formats(c)
+	if len(known) == 0 {
+		return nil
+	}
+	output := c.Flag("output").Value.String()
+	name, _, _ := strings.Cut(output, "=")
+	is := func(format string) bool { return format == name || strings.HasPrefix(format, name+"=") }
+	if name == "" || slices.ContainsFunc(known, is) {
 		return nil
 	}
 	last := len(known) - 1
-	return fmt.Errorf("unknown output %q: use %s or %s", output, strings.Join(known[:last], ", "), known[last])
+	use := strings.TrimPrefix(strings.Join(known[:last], ", ")+" or "+known[last], " or ")
+	return fmt.Errorf("unknown output %q: use %s", output, use)
 }
 
 // Subcommand refuses an argument of a command that only has others below it, and says which one may be meant.

@@ -90,9 +90,6 @@ func accessModes() []string {
 }
 
 func adopt(ctx context.Context, s *shell.Shell, a adoptFlags, args []string) error {
-	if err := shell.KnownOutput(a.output, "name", "json", "yaml"); err != nil {
-		return err
-	}
 	print, err := shell.Printer(a.output)
 	if err != nil {
 		return err

@@ -207,7 +207,7 @@ func (b *begun) withoutPod(ctx context.Context) string {
 		return ""
 	case err != nil:
 		return fmt.Sprintf("the Pod that requests the mount may stay (%v): %s", err, undo)
-	case pod.DeletionTimestamp == nil && (!b.madePod || doors.Mounted(pod)):
+	case pod.DeletionTimestamp == nil && (!b.madePod || cluster.Mounted(pod)):
 		return "the mount was requested before, and stays: " + undo
 	}
 	if err := doors.Unmount(ctx, b.client, pod); err != nil {

@@ -48,9 +48,6 @@ mounted on this host, the command also shows how much space is used and free.`,
 }
 
 func listMounts(ctx context.Context, s *shell.Shell, all bool, output string) error {
-	if err := shell.KnownOutput(output, "json", "yaml"); err != nil {
-		return err
-	}
 	client, ns, err := s.Client()
 	if err != nil {
 		return err

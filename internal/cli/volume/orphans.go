@@ -75,9 +75,6 @@ type orphanReport struct {
 }
 
 func findOrphans(ctx context.Context, s *shell.Shell, d driverFlags, output string) error {
-	if err := shell.KnownOutput(output, "name", "json"); err != nil {
-		return err
-	}
 	search, err := newSearch(s, d)
 	if err != nil {
 		return err

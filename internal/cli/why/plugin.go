@@ -31,7 +31,7 @@ func whyVolumeCommand(s *shell.Shell) *cobra.Command {
 	c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: pluginCommand}
 	c.Version = s.Version
 	c.SilenceErrors, c.SilenceUsage = true, true
-	c.PersistentPreRunE = s.Quiet
+	c.PersistentPreRunE = s.Begin
 	s.Flags.Kubectl = &shell.Kubectl{}
 	f := c.Flags()
 	s.Flags.Kubectl.Register(f)

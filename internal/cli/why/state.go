@@ -75,9 +75,8 @@ read the file before you show it to strangers.
 }
 
 func snapshotState(ctx context.Context, s *shell.Shell, path, output string, force bool) error {
-	output, err := stateFormat(path, output)
-	if err != nil {
-		return err
+	if output == "" && filepath.Ext(path) == ".json" {
+		output = "json"
 	}
 	if _, err := os.Lstat(path); err == nil && !force && path != "-" {
 		return fmt.Errorf("%s already exists: choose another file, or use --force", path)
@@ -102,20 +101,6 @@ func snapshotState(ctx context.Context, s *shell.Shell, path, output string, for
 	return nil
 }
 
-// stateFormat returns the format of a file: the one in output, or else the one of its
-// extension.
-func stateFormat(path, output string) (string, error) {
-	switch {
-	case output == "json" || output == "yaml":
-		return output, nil
-	case output != "":
-		return "", fmt.Errorf("unknown output %q: use json or yaml", output)
-	case filepath.Ext(path) == ".json":
-		return "json", nil
-	}
-	return "yaml", nil
-}
-
 // stateOf reads everything that why reads in a namespace, or in all if ns is empty.
 func stateOf(ctx context.Context, s *shell.Shell, ns string) (state.Objects, error) {
 	client, _, err := s.Client()
@@ -134,7 +119,7 @@ func stateOf(ctx context.Context, s *shell.Shell, ns string) (state.Objects, err
 
 func encodeState(st stateFile, output string) ([]byte, error) {
 	data, err := json.MarshalIndent(st, "", " ")
-	if err == nil && output == "yaml" {
+	if err == nil && output != "json" {
 		data, err = yaml.JSONToYAML(data)
 	}
 	if err != nil {
@@ -143,8 +128,7 @@ func encodeState(st stateFile, output string) ([]byte, error) {
 	return append([]byte(strings.TrimSuffix(string(data), "\n")), '\n'), nil
 }
 
-// writeState creates a file that only its owner may read. An existing file is
-// replaced atomically.
+// writeState creates a file that only its owner may read. An existing file is replaced atomically.
 func writeState(path string, data []byte, force bool) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
@@ -197,8 +181,7 @@ func readState(s *shell.Shell, path string) (stateFile, error) {
 	return st, nil
 }
 
-// dropNulls removes null values from the lists of objects; a user may have edited
-// the file.
+// dropNulls removes null values from the lists of objects; a user may have edited the file.
 func (st *stateFile) dropNulls() {
 	st.Claims, st.Volumes, st.Pods = withoutNil(st.Claims), withoutNil(st.Volumes), withoutNil(st.Pods)
 	st.Classes, st.Drivers, st.CSINodes = withoutNil(st.Classes), withoutNil(st.Drivers), withoutNil(st.CSINodes)
@@ -213,8 +196,7 @@ func withoutNil[T any](all []*T) []*T {
 	return slices.DeleteFunc(all, func(o *T) bool { return o == nil })
 }
 
-// namespaceFor returns the namespace of a question: the one in asked, or else the
-// only one of the file.
+// namespaceFor returns the namespace of a question: the one in asked, or else the only one of the file.
 func (st *stateFile) namespaceFor(asked string) (string, error) {
 	switch {
 	case asked == "" && st.Namespace == "":

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cli/shell"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 const (
@@ -48,8 +49,7 @@ func changesOf[L metav1.ListInterface](
 	}
 }
 
-// allChanges returns the kinds that answers depend on, restricted to a namespace; ns
-// is empty for all.
+// allChanges returns the kinds that answers depend on, restricted to a namespace; ns is empty for all.
 func allChanges(client kubernetes.Interface, ns string) []changes {
 	claims, pods, events := client.CoreV1().PersistentVolumeClaims(ns), client.CoreV1().Pods(ns),
 		client.CoreV1().Events(ns)
@@ -94,9 +94,8 @@ func whyWatch(ctx context.Context, s *shell.Shell, q question, args []string) er
 	return nil
 }
 
-// watchAll returns a channel that receives when an object changes that the answer may
-// depend on. For a question about an object without a namespace, it watches all
-// namespaces.
+// watchAll returns a channel that receives when an object changes that the answer may depend on. For a question about
+// an object without a namespace, it watches all namespaces.
 func watchAll(ctx context.Context, s *shell.Shell, q question, args []string) (<-chan struct{}, error) {
 	client, ns, err := s.Client()
 	if err != nil {
@@ -135,8 +134,7 @@ func whyText(ctx context.Context, s *shell.Shell, q question, args []string) (st
 	return out.String(), err
 }
 
-// waitSettled waits for an event and then for a pause without events. It returns false
-// when the context has ended.
+// waitSettled waits for an event and then for a pause without events. It returns false when the context has ended.
 func waitSettled(ctx context.Context, dirty <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
@@ -162,15 +160,11 @@ func waitSettled(ctx context.Context, dirty <-chan struct{}) bool {
 	}
 }
 
-// follow watches the objects until the context ends and reports each change to dirty.
-// It closes started when the first watch is established or has failed. It ends if
-// the user may not watch the objects.
+// follow watches the objects until the context ends and reports each change to dirty. It closes started when the first
+// watch is established or has failed. It ends if the user may not watch the objects.
 func (c changes) follow(ctx context.Context, dirty chan<- struct{}, started chan struct{}) {
 	mark := func() {
-		select {
-		case dirty <- struct{}{}:
-		default:
-		}
+		lifecycle.Wake(dirty)
 	}
 	for first := true; ctx.Err() == nil; first = false {
 		w, err := c.start(ctx)
@@ -186,10 +180,7 @@ func (c changes) follow(ctx context.Context, dirty chan<- struct{}, started chan
 			drainAll(ctx, w, mark)
 			continue
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchRetry):
-		}
+		lifecycle.Sleep(ctx, watchRetry)
 	}
 }
 

@@ -23,8 +23,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// completeExplained offers the types that why explains, and then the names of
-// objects.
+// completeExplained offers the types that why explains, and then the names of objects.
 func completeExplained(s *shell.Shell) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 && !strings.Contains(word, "/") {
@@ -108,9 +107,6 @@ type question struct {
 
 // check refuses invalid combinations of flags and arguments.
 func (q question) check(args []string) error {
-	if err := shell.KnownOutput(q.output, "json", "yaml"); err != nil {
-		return err
-	}
 	switch {
 	case q.all && len(args) > 0:
 		return errors.New("--all-namespaces lists all causes: omit " + strings.Join(args, " "))
@@ -224,8 +220,7 @@ func reportChain(s *shell.Shell, told chain.Chain, o state.Objects, ns string, q
 	return nil
 }
 
-// notFoundError returns the error for an object that does not exist, with the command
-// that lists the existing ones.
+// notFoundError returns the error for an object that does not exist, with the command that lists the existing ones.
 func notFoundError(ctx context.Context, client kubernetes.Interface, k gather.Kind, ns, name string) error {
 	if !k.Namespaced {
 		return fmt.Errorf("%s/%s does not exist; to list all: volplane get %s", k.Name, name, k.Name)
@@ -329,9 +324,8 @@ type linkOut struct {
 	Cause   volume.Cause  `json:"cause,omitzero"`
 	// Since is the time since when the link has this state; nil if it is not known.
 	Since *metav1.Time `json:"since,omitempty"`
-	// Attempt is the number of failures in a row, LastTry the time of the newest one, and NextTry
-	// when the next try begins at the latest. Reported is how often a failure was reported if the
-	// program does not count its attempts.
+	// Attempt is the number of failures in a row, LastTry the time of the newest one, and NextTry when the next try begins
+	// at the latest. Reported is how often a failure was reported if the program does not count its attempts.
 	Attempt  int          `json:"attempt,omitempty"`
 	Reported int          `json:"reported,omitempty"`
 	LastTry  *metav1.Time `json:"lastTry,omitempty"`

@@ -83,9 +83,7 @@ type attacher struct {
 func New(env controller.Env, o Options) *controller.Controller { return build(env, o).Controller }
 
 func build(env controller.Env, o Options) *attacher {
-	if o.ReconcileSync == 0 {
-		o.ReconcileSync = time.Minute
-	}
+	o.ReconcileSync = cmp.Or(o.ReconcileSync, time.Minute)
 	a := &attacher{
 		Env: env, Options: o, known: newKnown(),
 		Controller: &controller.Controller{

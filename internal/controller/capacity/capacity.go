@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -31,8 +32,7 @@ const (
 	workers = 32
 	// defaultPoll is the default of Options.Poll, and of upstream's external-provisioner.
 	defaultPoll = time.Minute
-	// settling is the pause between a change of a volume and the call of its driver, so that many
-	// changes cost one call.
+	// settling is the pause between a change of a volume and the call of its driver, so that many changes cost one call.
 	settling = 500 * time.Millisecond
 	// firstPause is the pause after the first failure. It doubles up to Options.Poll.
 	firstPause = 500 * time.Millisecond
@@ -86,9 +86,7 @@ type tracker struct {
 
 // New returns the controller. It must be made before the caches start.
 func New(env controller.Env, o Options) *controller.Controller {
-	if o.Poll == 0 {
-		o.Poll = defaultPoll
-	}
+	o.Poll = cmp.Or(o.Poll, defaultPoll)
 	t := &tracker{
 		Env: env, Options: o, memory: newMemory(),
 		Controller: &controller.Controller{
@@ -165,8 +163,7 @@ func (t *tracker) objectChanged(before, after *storagev1.CSIStorageCapacity) {
 	}
 }
 
-// volumeChanged queues the items of the storage on which a volume was created, deleted or expanded,
-// by any component.
+// volumeChanged queues the items of the storage on which a volume was created, deleted or expanded, by any component.
 func (t *tracker) volumeChanged(before, after *corev1.PersistentVolume) {
 	v := after
 	switch {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +26,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// errSourceGone says that the claim or snapshot that a volume is created from was deleted or is
-// being deleted.
+// errSourceGone says that the claim or snapshot that a volume is created from was deleted or is being deleted.
 var errSourceGone = errors.New("the source of its data is being deleted")
 
 // protect writes the finalizer to the source of an intent, if it has one: before CreateVolume is called. It stays while
@@ -55,8 +55,7 @@ func (p *provisioner) protectClaim(ctx context.Context, key string) error {
 	return p.writeSource(ctx, changed)
 }
 
-// releaseClaim removes the finalizer from a claim that is being deleted, if no clone of it is being
-// created.
+// releaseClaim removes the finalizer from a claim that is being deleted, if no clone of it is being created.
 func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, ours := p.Drivers.For(provision.ProvisionerOf(claim), volume.SelectedNode(claim.Annotations))
 	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
@@ -96,9 +95,8 @@ func (p *provisioner) releaseSource(in *provision.Intent) {
 	}
 }
 
-// reconcileSnapshot removes the finalizer from a snapshot from which no volume is being created any
-// more. Without a name, it queues all snapshots that have the finalizer, perhaps from an earlier
-// process.
+// reconcileSnapshot removes the finalizer from a snapshot from which no volume is being created any more. Without a
+// name, it queues all snapshots that have the finalizer, perhaps from an earlier process.
 func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name string) error {
 	if name == "" {
 		return p.enqueueSnapshots(ctx)
@@ -277,4 +275,35 @@ func (p *provisioner) custom(ctx context.Context, r *rest.Request, into any) err
 		return fmt.Errorf("read %s: %w", r.URL().Path, err)
 	}
 	return nil
+}
+
+// maxGrants is how many ReferenceGrants are read at a time: anyone may create any number of them in a namespace.
+const maxGrants = 500
+
+// granted says whether the claims of a namespace may have the data of a source: they are in the same namespace, or a
+// ReferenceGrant of the other one says so. It reads from the API server, because a cache would still have a grant that
+// was just withdrawn.
+func (p *provisioner) granted(ctx context.Context, namespace string, from cluster.DataSource) (bool, error) {
+	if from.Namespace == "" || from.Namespace == namespace {
+		return true, nil
+	}
+	if !p.Choices.OtherNamespaces {
+		return false, nil
+	}
+	grants := func(g cluster.ReferenceGrant) bool { return provision.Grants(&g, namespace, from) }
+	for next := ""; ; {
+		list := &cluster.ReferenceGrantList{}
+		err := p.custom(ctx, p.Client.Discovery().RESTClient().Get().
+			AbsPath("apis", volume.GroupGateway, volume.GatewayVersion).Namespace(from.Namespace).
+			Resource(volume.ResourceGrants).Param("limit", strconv.Itoa(maxGrants)).Param("continue", next), list)
+		if apierrors.IsNotFound(err) {
+			return false, nil // the custom resource is not installed
+		}
+		if err != nil || slices.ContainsFunc(list.Items, grants) {
+			return err == nil, err
+		}
+		if next = list.Continue; next == "" {
+			return false, nil
+		}
+	}
 }

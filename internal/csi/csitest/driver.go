@@ -1,6 +1,7 @@
 package csitest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,10 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"volplane.dev/volplane/internal/csi"
@@ -132,12 +136,7 @@ func shortDir(t testing.TB) string {
 	return dir
 }
 
-func orDefault(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
+func orDefault(s, otherwise string) string { return cmp.Or(s, otherwise) }
 
 func (d *Driver) serve() {
 	d.t.Helper()
@@ -174,8 +173,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Kill ends the driver as SIGKILL does: calls in flight get no answer. Its volumes survive. It may
-// be repeated.
+// Kill ends the driver as SIGKILL does: calls in flight get no answer. Its volumes survive. It may be repeated.
 func (d *Driver) Kill() {
 	d.mu.Lock()
 	server, stopped := d.server, d.stopped
@@ -310,4 +308,48 @@ func (d *Driver) Register(dir string) {
 			d.t.Error(err)
 		}
 	})
+}
+
+// Blocks answers a call of the snapshot metadata service: it sends answers, which are the same for both calls, and
+// returns how the stream ends. It may be called concurrently.
+type Blocks func(ctx context.Context, request proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error
+
+// OnBlocks makes f answer the calls of the snapshot metadata service from now on. Calls lists them like others.
+func (d *Driver) OnBlocks(f Blocks) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.blocks = f
+}
+
+// GetMetadataAllocated answers as OnBlocks says.
+func (d *Driver) GetMetadataAllocated(
+	r *csipb.GetMetadataAllocatedRequest, to csipb.SnapshotMetadata_GetMetadataAllocatedServer,
+) error {
+	return d.stream(to.Context(), "GetMetadataAllocated", r, to.Send)
+}
+
+// GetMetadataDelta answers as OnBlocks says.
+func (d *Driver) GetMetadataDelta(
+	r *csipb.GetMetadataDeltaRequest, to csipb.SnapshotMetadata_GetMetadataDeltaServer,
+) error {
+	return d.stream(to.Context(), "GetMetadataDelta", r, func(a *csipb.GetMetadataAllocatedResponse) error {
+		return to.Send(&csipb.GetMetadataDeltaResponse{
+			BlockMetadataType: a.GetBlockMetadataType(), VolumeCapacityBytes: a.GetVolumeCapacityBytes(),
+			BlockMetadata: a.GetBlockMetadata(),
+		})
+	})
+}
+
+func (d *Driver) stream(
+	ctx context.Context, method string, r proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error,
+) error {
+	_, leave := d.script.enter(method, "", r)
+	defer leave()
+	d.mu.Lock()
+	f := d.blocks
+	d.mu.Unlock()
+	if f == nil {
+		return status.Errorf(codes.Unimplemented, "%s is not supported", method)
+	}
+	return f(ctx, r, send)
 }

@@ -1,6 +1,7 @@
 package csitest
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -30,8 +31,7 @@ type Target struct {
 	AnyID bool
 }
 
-// suiteLimit is the time limit of each test, which is long for drivers that create filesystems
-// slowly.
+// suiteLimit is the time limit of each test, which is long for drivers that create filesystems slowly.
 const suiteLimit = 5 * time.Minute
 
 // Suite tests the behaviour of drivers that volplane relies on: each call may be repeated, undoing what does not exist
@@ -60,9 +60,7 @@ func Suite(t *testing.T, start func(t *testing.T) Target) {
 			ctx, cancel := context.WithTimeout(t.Context(), suiteLimit)
 			defer cancel()
 			target := start(t)
-			if target.Bytes == 0 {
-				target.Bytes = 32 << 20
-			}
+			target.Bytes = cmp.Or(target.Bytes, 32<<20)
 			d, err := csi.Dial(ctx, target.Socket)
 			if err != nil {
 				t.Fatal(err)

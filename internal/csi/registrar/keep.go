@@ -1,6 +1,7 @@
 package registrar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -63,10 +64,7 @@ func (k Keeping) once(ctx context.Context, d *csi.Driver) (next *csi.Driver, err
 	defer d.Close()
 	own, stop := context.WithCancel(ctx)
 	defer stop()
-	endpoint := k.Endpoint
-	if endpoint == "" {
-		endpoint = filepath.Join(k.Plugins, d.Name, "csi.sock")
-	}
+	endpoint := cmp.Or(k.Endpoint, filepath.Join(k.Plugins, d.Name, "csi.sock"))
 	if k.Announced != nil {
 		k.Announced(d.Name)
 	}

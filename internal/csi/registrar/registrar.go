@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -32,8 +34,7 @@ const (
 )
 
 var (
-	// ErrRefused says that the agent refuses the driver; the message has the agent's reason. It is
-	// final.
+	// ErrRefused says that the agent refuses the driver; the message has the agent's reason. It is final.
 	ErrRefused = errors.New("the node agent refuses the driver")
 	// ErrTaken says that another registrar serves the same path.
 	ErrTaken = errors.New("another registrar announces here")
@@ -47,8 +48,7 @@ type Registrar struct {
 	Endpoint string
 	// Path is the path of the registration socket, in the directory that the agent watches.
 	Path string
-	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask
-	// again later.
+	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask again later.
 	Patient bool
 	// NodeOnly means that the driver has only its node service behind the socket. Volplane's node agent then does not call
 	// it as a controller; a kubelet never does.
@@ -63,9 +63,8 @@ type Registrar struct {
 // Path returns the usual path of a driver's registration socket in a directory.
 func Path(dir, driver string) string { return filepath.Join(dir, driver+"-reg.sock") }
 
-// Run registers the driver and serves the registration socket until ctx ends, when it returns nil.
-// It fails with csi.ErrName, ErrRefused, ErrTaken, or the error of creating the socket. It may be
-// repeated.
+// Run registers the driver and serves the registration socket until ctx ends, when it returns nil. It fails with
+// csi.ErrName, ErrRefused, ErrTaken, or the error of creating the socket. It may be repeated.
 func (r Registrar) Run(ctx context.Context) error {
 	if err := r.check(); err != nil {
 		return fmt.Errorf("register driver: %w", err)
@@ -243,4 +242,43 @@ func (s *service) NotifyRegistrationStatus(
 	default:
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil
+}
+
+// ErrNoSocket says that a driver has no registration socket.
+var ErrNoSocket = errors.New("registration socket does not exist")
+
+// Check asks the registration socket of a driver in a directory for the name of its driver, as a node agent does. It
+// fails with ErrNoSocket, or with another error if the answer is invalid. It may be repeated.
+func Check(ctx context.Context, dir, driver string) error {
+	path := Path(dir, driver)
+	switch file, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return ErrNoSocket
+	case err != nil:
+		return err
+	case file.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is not a socket", path)
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("error connecting to node-registrar socket %s: %w", path, err)
+	}
+	defer conn.Close()
+	client, err := grpc.NewClient("passthrough:///localhost",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithReadBufferSize(connectionBuffer), grpc.WithWriteBufferSize(connectionBuffer),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxRequest)),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+	if err != nil {
+		return fmt.Errorf("error connecting to node-registrar socket %s: %w", path, err)
+	}
+	defer client.Close()
+	info, err := registerapi.NewRegistrationClient(client).GetInfo(ctx, &registerapi.InfoRequest{})
+	if err != nil {
+		return fmt.Errorf("error getting info from node-registrar socket: %w", err)
+	}
+	if info.GetName() != driver {
+		return fmt.Errorf("invalid driver name %.80q", info.GetName())
+	}
+	return nil
 }

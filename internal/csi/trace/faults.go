@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,11 +108,7 @@ func (s *faults) list(driver string) []Planted {
 func (s *faults) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []string
-	for name := range s.drivers {
-		out = append(out, name)
-	}
-	return out
+	return slices.Collect(maps.Keys(s.drivers))
 }
 
 // next returns the fault of a call, a channel that closes when the driver's faults are cleared, and the fault as text;

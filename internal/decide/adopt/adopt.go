@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -260,9 +261,5 @@ func (p *Plan) topology(f Facts) (eachNode bool) {
 }
 
 func join(of map[string]bool) string {
-	var out []string
-	for s := range of {
-		out = append(out, s)
-	}
-	return strings.Join(out, ",")
+	return strings.Join(slices.Sorted(maps.Keys(of)), ",")
 }

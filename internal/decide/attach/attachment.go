@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/nodelife"
@@ -46,8 +47,7 @@ const (
 	Nothing Step = iota
 	// Mark writes that it is attached: the driver needs no call (S1-046).
 	Mark
-	// Attach records what detach needs, calls ControllerPublishVolume and
-	// writes the status.
+	// Attach records what detach needs, calls ControllerPublishVolume and writes the status.
 	Attach
 	// Detach calls ControllerUnpublishVolume and lets the attachment go.
 	Detach
@@ -73,8 +73,7 @@ type Facts struct {
 	// Lost means that the volume and the node were lost together, and that this process serves the volumes that belong to
 	// no node.
 	Lost bool
-	// Mounted says that the attachment was deleted without a detach, and that its node, which is ready, uses the
-	// volume.
+	// Mounted says that the attachment was deleted without a detach, and that its node, which is ready, uses the volume.
 	Mounted bool
 }
 
@@ -342,15 +341,12 @@ func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachmen
 	if !slices.Contains(c.Finalizers, f) {
 		c.Finalizers = append(c.Finalizers, f)
 	}
-	if c.Annotations == nil {
-		c.Annotations = map[string]string{}
-	}
-	c.Annotations[volume.AnnNodeID], c.Annotations[volume.AnnDetach] = p.NodeID, string(text)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, volume.AnnNodeID, p.NodeID)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, volume.AnnDetach, string(text))
 	return c, true
 }
 
-// HasFinalizer says whether the attachment has our finalizer, so that it cannot be deleted without a
-// detach.
+// HasFinalizer says whether the attachment has our finalizer, so that it cannot be deleted without a detach.
 func HasFinalizer(a *storagev1.VolumeAttachment) bool {
 	return slices.Contains(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 }
@@ -375,9 +371,8 @@ func LostFinalizer(before, after *storagev1.VolumeAttachment) bool {
 	return HasFinalizer(before) && !HasFinalizer(after) && after.DeletionTimestamp == nil
 }
 
-// Volume decides whether a PersistentVolume has the finalizer of its driver's attacher: it has while it
-// may be attached, and loses it when it is being deleted and no attachment names it (S1-054). nil means
-// no change.
+// Volume decides whether a PersistentVolume has the finalizer of its driver's attacher: it has while it may be
+// attached, and loses it when it is being deleted and no attachment names it (S1-054). nil means no change.
 func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume, volume.Because) {
 	driver := v.Annotations[volume.AnnMigratedTo]
 	if v.Spec.CSI != nil {

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,13 +19,11 @@ type Memory struct {
 	Creating map[string]string
 	// Deleting are the attachments whose deletion was requested, although they do not show it yet.
 	Deleting map[types.UID]bool
-	// Overdue says whether an attachment has waited to be detached for longer
-	// than a healthy node needs.
+	// Overdue says whether an attachment has waited to be detached for longer than a healthy node needs.
 	Overdue func(types.UID) bool
 	// Had says whether a volume has been attached to a node that may still have it.
 	Had func(node, unique string) bool
-	// Near says whether the attacher of a driver runs in this process and calls
-	// the driver.
+	// Near says whether the attacher of a driver runs in this process and calls the driver.
 	Near func(driver string) bool
 	// DisableForceDetachOnTimeout is that of NodeFacts.
 	DisableForceDetachOnTimeout bool
@@ -198,7 +197,7 @@ func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (pod *co
 			case p.Spec.NodeName != node:
 			case cluster.Finished(p):
 				ended = true
-			case p.DeletionTimestamp != nil || isMounted(p):
+			case p.DeletionTimestamp != nil || cluster.Mounted(p):
 				return p, true, waits
 			default:
 				waits = true
@@ -208,18 +207,12 @@ func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (pod *co
 	return nil, ended && !waits, waits
 }
 
-func isMounted(p *corev1.Pod) bool {
-	return cluster.IsTrue(cluster.PodCondition(p, volume.ConditionVolumesMounted))
-}
-
-// Key returns a volume's key in the index cluster.VolumesByHandle. Several objects may have the same
-// one.
+// Key returns a volume's key in the index cluster.VolumesByHandle. Several objects may have the same one.
 func Key(v *corev1.PersistentVolume) string {
 	return volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
 }
 
-// elsewhere returns the attachments of a volume to other nodes, also those of other objects with the
-// same handle.
+// elsewhere returns the attachments of a volume to other nodes, also those of other objects with the same handle.
 func elsewhere(view cluster.View, v *corev1.PersistentVolume, node string) []*storagev1.VolumeAttachment {
 	names := []string{v.Name}
 	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
@@ -283,4 +276,52 @@ func gceHandles(v *corev1.PersistentVolume, disk string) []string {
 			"projects/UNSPECIFIED/regions/"+region+"/disks/"+disk)
 	}
 	return out
+}
+
+// Wanted returns the plan's condition of a volume that a Pod wants and that has no attachment to the node.
+func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Condition {
+	if i := slices.IndexFunc(p.Notices, func(n Notice) bool { return n.Warn && n.Volume == v.Name }); i >= 0 {
+		b := p.Notices[i].Because
+		return volume.Condition{Because: b, Stuck: b.Reason != volume.ReasonMultiAttach}
+	}
+	if slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Volume.Name == v.Name }) {
+		return volume.Condition{Because: volume.Say(volume.ReasonAttaching, volume.Controller("attachdetach"),
+			"volume "+v.Name+" is about to be attached to node "+node)}
+	}
+	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
+}
+
+// Unwanted returns the condition that the plan gives an attachment; false if Pods want it, or if the attacher acts
+// next.
+func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, bool) {
+	if i := slices.IndexFunc(p.Detach, func(d Detachment) bool { return d.Attachment.Name == a.Name }); i >= 0 {
+		return volume.Condition{Because: p.Detach[i].Because, Stuck: p.Detach[i].Stuck}, true
+	}
+	if slices.ContainsFunc(p.Kept, func(k *storagev1.VolumeAttachment) bool { return k.Name == a.Name }) &&
+		a.Status.Attached && a.DeletionTimestamp == nil {
+		return volume.Condition{Because: volume.Say(volume.ReasonStillAttached, volume.User(),
+			Name(a)+" is attached to node "+a.Spec.NodeName+" by attachment "+a.Name+", which volplane did not create "+
+				"and will not delete")}, true
+	}
+	return volume.Condition{}, false
+}
+
+// ConditionOf returns the condition of an attachment when the attacher acts next.
+func ConditionOf(f Facts) volume.Condition {
+	a, p := f.Attachment, Attachment(f)
+	failed := a.Status.AttachError
+	if a.DeletionTimestamp != nil {
+		failed = a.Status.DetachError
+	}
+	switch {
+	case failed != nil && f.Volume != nil && f.Volume.Spec.CSI == nil:
+		// Upstream's attacher also serves volumes that are not CSI volumes: its report counts, not what this decision would
+		// say.
+		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, AnswerOf(failed)), Stuck: true}
+	case p.Step == Refuse:
+		return volume.Condition{Because: p.Because, Stuck: true}
+	case failed != nil && (p.Step != Nothing || a.Status.Attached && a.DeletionTimestamp == nil):
+		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, AnswerOf(failed)), Stuck: true}
+	}
+	return volume.Condition{Because: p.Because}
 }

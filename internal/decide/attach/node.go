@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -25,11 +26,9 @@ const MaxUnmount = 6 * time.Minute
 type DesiredVolume struct {
 	Volume *corev1.PersistentVolume
 	Pod    *corev1.Pod
-	// Needless says that the driver needs no attaching (attachRequired=false,
-	// S1-089).
+	// Needless says that the driver needs no attaching (attachRequired=false, S1-089).
 	Needless bool
-	// Elsewhere are the attachments of the volume to other nodes, and Holder
-	// the Pod that uses it there, if one is known.
+	// Elsewhere are the attachments of the volume to other nodes, and Holder the Pod that uses it there, if one is known.
 	Elsewhere []*storagev1.VolumeAttachment
 	Holder    string
 	// UsedOn is another node that has the volume mounted, though it is not attached there as far as the API knows; ""
@@ -49,11 +48,9 @@ type NodeFacts struct {
 	Volumes     map[string]*corev1.PersistentVolume
 	// Deleting names attachments whose deletion was requested, although they do not show it yet.
 	Deleting map[string]bool
-	// Overdue names attachments that have waited to be detached for longer
-	// than a healthy node needs.
+	// Overdue names attachments that have waited to be detached for longer than a healthy node needs.
 	Overdue map[string]bool
-	// DisableForceDetachOnTimeout says that an attachment that is overdue is
-	// not detached by force for that alone.
+	// DisableForceDetachOnTimeout says that an attachment that is overdue is not detached by force for that alone.
 	DisableForceDetachOnTimeout bool
 	// Creating are the drivers of attachments to this node whose creation has
 	// begun and that are not among Attachments yet, by name.
@@ -259,10 +256,9 @@ func (d *nodeDecision) attachWanted(w DesiredVolume, unique string) {
 	}
 }
 
-// newAttachment returns a new attachment. If the attacher is in the same process, it contains
-// everything that its detach needs, so that the attacher need not write it before it calls the driver
-// (S1-053). If a Secret is needed, the attacher writes that after it has read the Secret: without the
-// Secret the driver could not detach.
+// newAttachment returns a new attachment. If the attacher is in the same process, it contains everything that its
+// detach needs, so that the attacher need not write it before it calls the driver (S1-053). If a Secret is needed, the
+// attacher writes that after it has read the Secret: without the Secret the driver could not detach.
 func (d *nodeDecision) newAttachment(name string, v *corev1.PersistentVolume) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -350,7 +346,7 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, de
 // Pods want the same volume by other objects: its name, which depends on the handle only, must become free for them.
 func (d *nodeDecision) isOfGone(a *storagev1.VolumeAttachment, unique string, desired []DesiredVolume) bool {
 	v := d.Volumes[sourceOf(a)]
-	needs := func(w DesiredVolume) bool { return w.Volume.Name == sourceOf(a) || isMounted(w.Pod) }
+	needs := func(w DesiredVolume) bool { return w.Volume.Name == sourceOf(a) || cluster.Mounted(w.Pod) }
 	return (v == nil || v.DeletionTimestamp != nil) && !a.Status.Attached && !d.known[corev1.UniqueVolumeName(unique)] &&
 		d.Node != nil && d.ours(a) && !slices.ContainsFunc(desired, needs)
 }
@@ -459,8 +455,7 @@ func MountedOn(n *corev1.Node, a *storagev1.VolumeAttachment, v *corev1.Persiste
 	return n != nil && Trusted(n) && InUse(n, uniqueName(a, v))
 }
 
-// InUse says whether a node's volumesInUse has a volume. If the volume's name is unknown, any entry
-// counts.
+// InUse says whether a node's volumesInUse has a volume. If the volume's name is unknown, any entry counts.
 func InUse(n *corev1.Node, unique string) bool {
 	if n == nil {
 		return false

@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,10 +96,7 @@ func rounded(q *resource.Quantity) string {
 
 // limit returns the size of the largest possible volume or, if that is unknown, all free space.
 func limit(o *storagev1.CSIStorageCapacity) *resource.Quantity {
-	if o.MaximumVolumeSize != nil {
-		return o.MaximumVolumeSize
-	}
-	return o.Capacity
+	return cmp.Or(o.MaximumVolumeSize, o.Capacity)
 }
 
 // Roomier says whether an object has changed so that something may fit now that did not before.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"volplane.dev/volplane/internal/process/redact"
 	"volplane.dev/volplane/internal/workshop/finding"
 )
 
@@ -51,9 +52,8 @@ type kubeletAnswer struct {
 	Capabilities *Capabilities `json:"capabilities"`
 }
 
-// ReadByKubernetes returns the status that Kubernetes takes from a call. It reads standard output
-// and standard error as one JSON text, in which each field must have the right type, and compares
-// the status letter by letter.
+// ReadByKubernetes returns the status that Kubernetes takes from a call. It reads standard output and standard error as
+// one JSON text, in which each field must have the right type, and compares the status letter by letter.
 func (c Call) ReadByKubernetes() Status {
 	var a kubeletAnswer
 	if json.Unmarshal(slices.Concat(c.Stdout, c.Stderr), &a) != nil {
@@ -120,8 +120,7 @@ func (c Call) MisreadBy() []finding.Host {
 // maxQuoted is how many bytes of an output are shown in a finding.
 const maxQuoted = 200
 
-// Quote returns the output of a call for a message: printable, bounded and in quotes. hide removes
-// secrets.
+// Quote returns the output of a call for a message: printable, bounded and in quotes. hide removes secrets.
 func (c Call) Quote(hide func(string) string) string {
 	said := bytes.TrimSpace(slices.Concat(c.Stdout, []byte(" "), c.Stderr))
 	if len(said) == 0 {
@@ -137,3 +136,19 @@ func excerpt(text []byte) string {
 	}
 	return fmt.Sprintf("%q and more", text[:maxQuoted])
 }
+
+const (
+	// maxShown is how many bytes of an invalid name are shown.
+	maxShown = 100
+	// MaxMessage is how many bytes of a driver's text are shown.
+	MaxMessage = 1 << 10
+)
+
+// Redact returns a driver's text in the form in which it may be shown: without secrets, on one
+// line, and not longer than MaxMessage.
+func Redact(text string, secrets *redact.Secrets) string {
+	return redact.Line(secrets.Hide(text), MaxMessage)
+}
+
+// bounded truncates an invalid name to what is shown of it.
+func bounded(s string) string { return redact.Bounded(s, maxShown) }

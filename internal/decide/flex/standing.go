@@ -2,8 +2,10 @@ package flex
 
 import (
 	"fmt"
+	"slices"
 
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/internal/workshop/finding"
 )
 
 // Standing is the state of a driver in its host.
@@ -24,8 +26,7 @@ const (
 // DriverFacts is what the decision about a driver's state depends on.
 type DriverFacts struct {
 	Name string
-	// Present says that there is an executable. Refused says why it must not be executed, if it has
-	// a reason.
+	// Present says that there is an executable. Refused says why it must not be executed, if it has a reason.
 	Present bool
 	Refused volume.Because
 	// Probed says that init has ended. Failure is its error, or "".
@@ -60,8 +61,7 @@ func Stand(f DriverFacts) (Standing, volume.Because) {
 	case f.InUse == 0 || f.Attaches == f.Attached:
 		return Ready, because(volume.ReasonFlexDriverReady, volume.Actor{}, "is ready")
 	}
-	// The capability may change (F-049), but the new version must undo what the old one has, or has
-	// not, attached.
+	// The capability may change (F-049), but the new version must undo what the old one has, or has not, attached.
 	how := "attaches volumes now, which it did not"
 	if !f.Attaches {
 		how = "no longer attaches volumes, which it did"
@@ -86,4 +86,41 @@ func (f DriverFacts) volumes() string {
 		return "1 volume"
 	}
 	return fmt.Sprintf("%d volumes", f.InUse)
+}
+
+// Hosts that call drivers.
+const (
+	// Kubernetes is the FlexVolume plugin of kubelet and kube-controller-manager.
+	Kubernetes finding.Host = "kubernetes"
+	// Volplane is this program.
+	Volplane finding.Host = "volplane"
+)
+
+// Hosts returns all hosts.
+func Hosts() []finding.Host { return []finding.Host{Kubernetes, Volplane} }
+
+// PodAuthor can act on a finding about the options of a volume.
+const PodAuthor finding.Person = "Pod's author"
+
+// Works says in which hosts a driver works.
+type Works struct {
+	Kubernetes bool `json:"kubernetes"`
+	Volplane   bool `json:"volplane"`
+}
+
+// WorksIn returns in which hosts a driver with these findings works. It does not work where a
+// finding breaks it; other findings, of whatever level, do not matter.
+func WorksIn(all []finding.Finding) Works {
+	return Works{Kubernetes: len(BrokenBy(all, Kubernetes)) == 0, Volplane: len(BrokenBy(all, Volplane)) == 0}
+}
+
+// BrokenBy returns the names of the checks by which a driver does not work in a host, each once.
+func BrokenBy(all []finding.Finding, in finding.Host) []string {
+	var checks []string
+	for _, f := range all {
+		if slices.Contains(f.Breaks, in) && !slices.Contains(checks, f.Check) {
+			checks = append(checks, f.Check)
+		}
+	}
+	return checks
 }

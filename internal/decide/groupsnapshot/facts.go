@@ -1,6 +1,7 @@
 package groupsnapshot
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +41,7 @@ type ContentFacts = snapshot.ContentFactsOf[*groupv1.VolumeGroupSnapshot, *group
 func Groups() *snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan] {
 	return &snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan]{
 		ContentKind: snapshot.ContentKind[*groupv1.VolumeGroupSnapshotContent]{
-			Controller: groupController(), View: viewOf, ContentState: contentState, Look: look,
+			Controller: snapshot.GroupController(), View: viewOf, ContentState: contentState, Look: look,
 			Wanted: func(v snapshot.View) string {
 				return fmt.Sprintf("snapshots of %d volumes at one moment", len(v.Sources))
 			},
@@ -81,16 +82,12 @@ func viewOf(c *groupv1.VolumeGroupSnapshotContent) snapshot.View {
 func contentState(
 	c *groupv1.VolumeGroupSnapshotContent,
 ) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
-	if c.Status == nil {
-		c.Status = &groupv1.VolumeGroupSnapshotContentStatus{}
-	}
+	c.Status = cmp.Or(c.Status, &groupv1.VolumeGroupSnapshotContentStatus{})
 	return &c.Status.Error, &c.Status.ReadyToUse
 }
 
 func groupState(g *groupv1.VolumeGroupSnapshot) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
-	if g.Status == nil {
-		g.Status = &groupv1.VolumeGroupSnapshotStatus{}
-	}
+	g.Status = cmp.Or(g.Status, &groupv1.VolumeGroupSnapshotStatus{})
 	return &g.Status.Error, &g.Status.ReadyToUse
 }
 
@@ -153,10 +150,7 @@ func OthersOf(
 
 // groupOf returns the handle of the group that the content of a snapshot says it is a member of.
 func groupOf(s *cluster.VolumeSnapshotContent) string {
-	if group := s.Annotations[volume.AnnGroupSnapshotHandle]; group != "" {
-		return group
-	}
-	return toldGroup(s)
+	return cmp.Or(s.Annotations[volume.AnnGroupSnapshotHandle], toldGroup(s))
 }
 
 // toldGroup returns the handle of the group that a snapshot is a part of, as reported by its driver; "" if there is

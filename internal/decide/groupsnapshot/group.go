@@ -1,6 +1,7 @@
 package groupsnapshot
 
 import (
+	"cmp"
 	"slices"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -56,7 +57,7 @@ func (f Facts) prepare() Plan {
 		return Plan{}
 	}
 	return Plan{Step: snapshot.WriteSnapshot, Snapshot: next, Because: volume.Say(
-		volume.ReasonGroupPending, groupController(), told)}
+		volume.ReasonGroupPending, snapshot.GroupController(), told)}
 }
 
 // ready looks after a group that can be used.
@@ -79,7 +80,7 @@ func (f Facts) own(s *snapshotv1.VolumeSnapshot) Plan {
 	next := s.DeepCopy()
 	next.OwnerReferences = append(next.OwnerReferences, ownerOf(f.Group))
 	return memberPlan(MemberPlan{Step: WriteSnapshot, OldSnapshot: s, Snapshot: next},
-		volume.ReasonGroupPending, groupController(), "snapshot "+s.Name+" becomes a member of group snapshot "+f.Group.Name)
+		volume.ReasonGroupPending, snapshot.GroupController(), "snapshot "+s.Name+" becomes a member of group snapshot "+f.Group.Name)
 }
 
 // adopt binds a group to a content that exists before it.
@@ -136,13 +137,9 @@ func copied(
 	g *groupv1.VolumeGroupSnapshot, c *groupv1.VolumeGroupSnapshotContent,
 ) (next *groupv1.VolumeGroupSnapshot, told []volume.Because) {
 	next = g.DeepCopy()
-	if next.Status == nil {
-		next.Status = &groupv1.VolumeGroupSnapshotStatus{}
-	}
+	next.Status = cmp.Or(next.Status, &groupv1.VolumeGroupSnapshotStatus{})
 	from, to := c.Status, next.Status
-	if from == nil {
-		from = &groupv1.VolumeGroupSnapshotContentStatus{}
-	}
+	from = cmp.Or(from, &groupv1.VolumeGroupSnapshotContentStatus{})
 	isReady := ptr.Deref(from.ReadyToUse, false)
 	to.BoundVolumeGroupSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
 	if to.CreationTime == nil && from.CreationTime != nil {
@@ -170,7 +167,7 @@ func (f Facts) failed(r volume.Reason, next volume.Actor, message string) Plan {
 // conflict is not a refusal: the facts were outdated.
 func Refused(f Facts, p Plan, problem string) (then Plan, ok bool) {
 	failed := func(r volume.Reason, what string) (Plan, bool) {
-		return f.failed(r, groupController(), "Failed to create "+what+": "+problem), true
+		return f.failed(r, snapshot.GroupController(), "Failed to create "+what+": "+problem), true
 	}
 	creates := p.Step == snapshot.WriteOther && (p.Other.Step == CreateSnapshot || p.Other.Step == CreateContent)
 	switch {

@@ -1,6 +1,7 @@
 package groupsnapshot
 
 import (
+	"cmp"
 	"slices"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -13,9 +14,6 @@ import (
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/volume"
 )
-
-// groupController is who acts next about a VolumeGroupSnapshot.
-func groupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
 
 // Facts is everything on which the decision about one VolumeGroupSnapshot depends.
 type Facts struct {
@@ -99,10 +97,7 @@ func ContentName(g *groupv1.VolumeGroupSnapshot) string {
 	if name := givenTo(g); name != "" {
 		return name
 	}
-	if name := boundTo(g); name != "" {
-		return name
-	}
-	return "groupsnapcontent-" + string(g.UID)
+	return cmp.Or(boundTo(g), "groupsnapcontent-"+string(g.UID))
 }
 
 // IsReady says whether volumes can be created from a group.

@@ -1,6 +1,7 @@
 package modify
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -73,9 +74,7 @@ func done(f Facts, class string) Verdict {
 // Waiting returns the claim while its class does not exist.
 func Waiting(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := c.DeepCopy()
-	if out.Status.ModifyVolumeStatus == nil {
-		out.Status.ModifyVolumeStatus = &corev1.ModifyVolumeStatus{}
-	}
+	out.Status.ModifyVolumeStatus = cmp.Or(out.Status.ModifyVolumeStatus, &corev1.ModifyVolumeStatus{})
 	out.Status.ModifyVolumeStatus.Status = corev1.PersistentVolumeClaimModifyVolumePending
 	return out
 }

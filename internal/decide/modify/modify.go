@@ -2,6 +2,7 @@ package modify
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -202,9 +203,7 @@ func Parameters(f Facts, metadata bool) map[string]string {
 		"csi.storage.k8s.io/pvc/name": f.Claim.Name, "csi.storage.k8s.io/pvc/namespace": f.Claim.Namespace,
 		"csi.storage.k8s.io/pv/name": f.Volume.Name,
 	}
-	for k, v := range f.Class.Parameters {
-		out[k] = v
-	}
+	maps.Copy(out, f.Class.Parameters)
 	return out
 }
 

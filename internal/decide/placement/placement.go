@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
@@ -179,19 +180,13 @@ func late(c Claim) bool {
 
 func selected(c *corev1.PersistentVolumeClaim, node string) *corev1.PersistentVolumeClaim {
 	o := c.DeepCopy()
-	if o.Annotations == nil {
-		o.Annotations = map[string]string{}
-	}
-	o.Annotations[volume.AnnSelectedNode] = node
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, volume.AnnSelectedNode, node)
 	return o
 }
 
 func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	o := v.DeepCopy()
-	if o.Annotations == nil {
-		o.Annotations = map[string]string{}
-	}
-	o.Annotations[volume.AnnBoundByController] = "yes"
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, volume.AnnBoundByController, "yes")
 	o.Spec.ClaimRef = bind.Reference(c)
 	return o
 }

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,8 +44,7 @@ type ClaimFacts struct {
 	Class *storagev1.StorageClass
 	// Intent is the unresolved intent of the claim, or nil.
 	Intent *Intent
-	// MayExist says whether the driver has refused the intent in a way that does not prove that
-	// there is no volume.
+	// MayExist says whether the driver has refused the intent in a way that does not prove that there is no volume.
 	MayExist bool
 	// Withdrawn says that no grant allows the source of the intent's data, which is in another namespace, any more.
 	Withdrawn bool
@@ -233,8 +233,7 @@ func settle(f ClaimFacts) (p Plan, settled bool) {
 	case f.Saved != nil && Owns(in.Claim.UID, f.Saved):
 		return because(Finish, volume.ReasonProvisioningSucceeded, volume.Actor{}, "volume "+in.Name+" is saved"), true
 	case c != nil && c.Spec.VolumeName == in.Name && c.Annotations[volume.AnnBindCompleted] != "":
-		// The claim was bound to the volume. If the volume object was deleted since, its reclaim
-		// policy was applied.
+		// The claim was bound to the volume. If the volume object was deleted since, its reclaim policy was applied.
 		return because(Finish, volume.ReasonProvisioningSucceeded, volume.Actor{}, "volume "+in.Name+" was saved"), true
 	}
 	return Plan{}, false
@@ -259,13 +258,9 @@ func (f ClaimFacts) left() bool {
 	return c != nil && c.Spec.VolumeName == "" && !f.Scope.Has(volume.SelectedNode(c.Annotations))
 }
 
-// ProvisionerOf returns the driver in a claim's annotation storage-provisioner, in either spelling,
-// or "".
+// ProvisionerOf returns the driver in a claim's annotation storage-provisioner, in either spelling, or "".
 func ProvisionerOf(c *corev1.PersistentVolumeClaim) string {
-	if p := c.Annotations[volume.AnnStorageProvisioner]; p != "" {
-		return p
-	}
-	return c.Annotations[volume.AnnBetaStorageProvisioner]
+	return cmp.Or(c.Annotations[volume.AnnStorageProvisioner], c.Annotations[volume.AnnBetaStorageProvisioner])
 }
 
 // request returns the plan with the intent of a new volume.
@@ -292,9 +287,7 @@ func request(f ClaimFacts) Plan {
 	if in.FSType, err = fsType(class.Parameters); err != nil {
 		return fault(volume.User(), err.Error())
 	}
-	if in.FSType == "" {
-		in.FSType = f.defaultFSType()
-	}
+	in.FSType = cmp.Or(in.FSType, f.defaultFSType())
 	if err = checkName(in.Name); err != nil {
 		return fault(volume.User(), err.Error())
 	}
@@ -314,9 +307,8 @@ func request(f ClaimFacts) Plan {
 	return p
 }
 
-// live completes the intent with facts that are known only with a driver: the source of the data,
-// attributes and topology. If the volume cannot be requested, it returns the plan with the reason
-// and false.
+// live completes the intent with facts that are known only with a driver: the source of the data, attributes and
+// topology. If the volume cannot be requested, it returns the plan with the reason and false.
 func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	if f.Partial {
 		return Plan{}, true

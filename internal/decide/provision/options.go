@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -93,9 +94,7 @@ func (o Options) metadata(in *Intent) map[string]string {
 		return in.Parameters
 	}
 	out := map[string]string{keyClaimName: in.Claim.Name, keyClaimNamespace: in.Claim.Namespace, keyVolumeName: in.Name}
-	for k, v := range in.Parameters {
-		out[k] = v
-	}
+	maps.Copy(out, in.Parameters)
 	return out
 }
 

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,14 +13,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Object returns the object of a created volume. It refers to the claim, and has a finalizer until
-// the driver has deleted the volume. A provisioner in the place of upstream's has an identity, which the driver is
-// told.
+// Object returns the object of a created volume. It refers to the claim, and has a finalizer until the driver has
+// deleted the volume. A provisioner in the place of upstream's has an identity, which the driver is told.
 func Object(in *Intent, a Answer, identity string) *corev1.PersistentVolume {
-	bytes := a.Bytes
-	if bytes == 0 {
-		bytes = in.Bytes
-	}
+	bytes := cmp.Or(a.Bytes, in.Bytes)
 	mode := corev1.PersistentVolumeFilesystem
 	fsType := in.FSType
 	if in.Block {

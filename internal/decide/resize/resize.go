@@ -1,6 +1,7 @@
 package resize
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -20,8 +21,7 @@ type Step int
 const (
 	// Nothing: the sizes are right, or another program acts next.
 	Nothing Step = iota
-	// Begin writes to the claim that its volume is about to grow; Expand
-	// follows.
+	// Begin writes to the claim that its volume is about to grow; Expand follows.
 	Begin
 	// Expand calls ControllerExpandVolume.
 	Expand
@@ -129,12 +129,7 @@ func IsInfeasible(c *corev1.PersistentVolumeClaim) bool {
 }
 
 // problem returns the error in the claim's conditions of a resize.
-func problem(c *corev1.PersistentVolumeClaim) string {
-	if cause := Failure(c); cause != "" {
-		return cause
-	}
-	return string(StateOf(c))
-}
+func problem(c *corev1.PersistentVolumeClaim) string { return cmp.Or(Failure(c), string(StateOf(c))) }
 
 // Failure returns why the volume or its filesystem was not expanded; "" if no failure is known.
 func Failure(c *corev1.PersistentVolumeClaim) string {
@@ -257,8 +252,7 @@ func Refused(c *corev1.PersistentVolumeClaim, message string, now metav1.Time) *
 	return out
 }
 
-// NodePending returns the claim after its volume was expanded to size, when the node has to expand the
-// filesystem.
+// NodePending returns the claim after its volume was expanded to size, when the node has to expand the filesystem.
 func NodePending(
 	c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.Time,
 ) *corev1.PersistentVolumeClaim {
@@ -334,8 +328,7 @@ func ConditionOf(f Facts) volume.Condition {
 	return volume.Condition{Because: Failed(f.Claim, f.Volume.Spec.CSI.Driver, volume.AnswerIn(cause)), Stuck: true}
 }
 
-// isNodePending says whether a condition, without a resource status, says that the node has to expand
-// the filesystem.
+// isNodePending says whether a condition, without a resource status, says that the node has to expand the filesystem.
 func isNodePending(c *corev1.PersistentVolumeClaim) bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(k corev1.PersistentVolumeClaimCondition) bool {
 		return k.Type == corev1.PersistentVolumeClaimFileSystemResizePending && k.Status == corev1.ConditionTrue

@@ -87,9 +87,7 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	if problem != "" {
 		return Single().Problem(f, volume.Say(volume.ReasonSnapshotFailed, volume.Driver(driver), problem)).Again()
 	}
-	if t.Created == 0 {
-		t.Created = f.Now.UnixNano()
-	}
+	t.Created = cmp.Or(t.Created, f.Now.UnixNano())
 	return noteTaken(f, t)
 }
 

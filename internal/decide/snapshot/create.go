@@ -95,9 +95,6 @@ func OnNode(
 		return c
 	}
 	c = c.DeepCopy()
-	if c.Labels == nil {
-		c.Labels = map[string]string{}
-	}
-	c.Labels[volume.LabelSnapshotsOf] = name
+	metav1.SetMetaDataLabel(&c.ObjectMeta, volume.LabelSnapshotsOf, name)
 	return c
 }

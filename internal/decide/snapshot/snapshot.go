@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -149,7 +150,7 @@ func takeAnew(f Facts) Plan {
 
 // awaitGroup is the plan for a member of a group: its content is created when the driver has taken the group.
 func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
-	return nothing(volume.ReasonSnapshotPending, groupController(),
+	return nothing(volume.ReasonSnapshotPending, GroupController(),
 		"snapshot "+s.Name+" is a member of "+itsGroup(s)+", which is being taken")
 }
 
@@ -173,13 +174,9 @@ func copied(
 	s *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent,
 ) (next *snapshotv1.VolumeSnapshot, told []volume.Because) {
 	next = s.DeepCopy()
-	if next.Status == nil {
-		next.Status = &snapshotv1.VolumeSnapshotStatus{}
-	}
+	next.Status = cmp.Or(next.Status, &snapshotv1.VolumeSnapshotStatus{})
 	from, to := c.Status, next.Status
-	if from == nil {
-		from = &snapshotv1.VolumeSnapshotContentStatus{}
-	}
+	from = cmp.Or(from, &snapshotv1.VolumeSnapshotContentStatus{})
 	isReady := ptr.Deref(from.ReadyToUse, false)
 	to.BoundVolumeSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
 	if to.CreationTime == nil && from.CreationTime != nil {

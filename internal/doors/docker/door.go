@@ -53,7 +53,7 @@ type Door struct {
 	log    *slog.Logger
 	// ready is closed when the caches are filled.
 	ready   chan struct{}
-	changed *users.Signal
+	changed *kube.Signal
 	users   *users.Users
 	// empty makes a new filesystem look empty, see emptyNew.
 	empty func(path string) error
@@ -99,7 +99,7 @@ func New(o options.DoorOptions) (*Door, error) {
 func newDoor(
 	o options.DoorOptions, client kubernetes.Interface, k users.Kernel, empty func(path string) error,
 ) *Door {
-	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node), users.NewSignal()
+	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node), &kube.Signal{}
 	d := &Door{
 		DoorOptions: o, client: client, caches: caches, claims: caches.WriteClaims(client), pods: caches.WritePods(client),
 		log: o.Log, ready: make(chan struct{}), changed: changed, empty: empty,

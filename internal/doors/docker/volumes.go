@@ -5,8 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/decide/volumeusers"
 	"volplane.dev/volplane/internal/doors"
 	"volplane.dev/volplane/internal/doors/users"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -269,7 +274,7 @@ func (d *Door) status(ctx context.Context, c *corev1.PersistentVolumeClaim) map[
 		return s
 	}
 	s["node"], s["pod"] = pod.Spec.NodeName, pod.Name
-	if doors.Mounted(pod) {
+	if cluster.Mounted(pod) {
 		s["why"] = "it is mounted"
 	} else if why := d.users.Explain(ctx, pod); why != "" {
 		s["why"] = why
@@ -324,4 +329,45 @@ func (d *Door) unmount(ctx context.Context, r request) (answer, error) {
 		return answer{}, fmt.Errorf("volume %s stays mounted: %w", r.Name, err)
 	}
 	return answer{}, nil
+}
+
+// lostFound is the directory that mkfs makes in a new ext filesystem, and fsck makes again if it needs it.
+const lostFound = "lost+found"
+
+// emptied has the volume of a claim that docker has made be as empty as a volume of docker's own driver is: docker
+// copies an image's files into an empty volume only, and data bases make their files in no other.
+func (d *Door) emptied(ctx context.Context, path string) error {
+	ended := make(chan error, 1)
+	go func() { ended <- d.empty(path) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return errors.New("the filesystem does not answer")
+	}
+}
+
+// emptyNew removes the directory lost+found, if there is nothing else in an ext filesystem, and nothing in it.
+func emptyNew(path string) error {
+	point, _, err := mount.At(path)
+	if err != nil || point.ReadOnly || !strings.HasPrefix(point.Type, "ext") {
+		return err
+	}
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("read the volume: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(2)
+	if err != nil || len(names) != 1 || names[0] != lostFound {
+		// An error is the end of the directory, or one that a container will see as well.
+		return nil //nolint:nilerr // see above
+	}
+	err = unix.Unlinkat(int(dir.Fd()), lostFound, unix.AT_REMOVEDIR)
+	for _, harmless := range []error{nil, fs.ErrNotExist, unix.ENOTEMPTY, unix.EROFS} {
+		if errors.Is(err, harmless) {
+			return nil
+		}
+	}
+	return fmt.Errorf("remove %s from the new volume: %w", lostFound, err)
 }

@@ -1,6 +1,7 @@
 package mount8
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,9 +130,7 @@ func (h Host) mount(ctx context.Context, c Call) error {
 	if err != nil {
 		return err
 	}
-	if c.Namespace == "" {
-		c.Namespace = ns
-	}
+	c.Namespace = cmp.Or(c.Namespace, ns)
 	limited, cancel := limit(ctx, c.Timeout)
 	defer cancel()
 	if err := ensureClaim(limited, client, c); err != nil {

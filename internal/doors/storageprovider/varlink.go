@@ -3,6 +3,7 @@ package storageprovider
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,12 +52,7 @@ type failure struct {
 	because string
 }
 
-func (f failure) Error() string {
-	if f.because != "" {
-		return f.because
-	}
-	return f.name
-}
+func (f failure) Error() string { return cmp.Or(f.because, f.name) }
 
 // Errors of the interfaces.
 const (

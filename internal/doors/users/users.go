@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +46,7 @@ type Users struct {
 	Why func(ctx context.Context, namespace, pod string) string
 	Log *slog.Logger
 	// Changed signals that an object has changed.
-	Changed *Signal
+	Changed *kube.Signal
 	// Look triggers a check for unused volumes; a pending trigger is kept.
 	Look chan struct{}
 }
@@ -340,28 +339,4 @@ func (u *Users) Explained(ctx context.Context, pod *corev1.Pod, err error) error
 		return fmt.Errorf("%w: %s", err, why)
 	}
 	return err
-}
-
-// Signal wakes all who wait for a change.
-type Signal struct {
-	mu   sync.Mutex
-	next chan struct{}
-}
-
-// NewSignal returns a signal that has not been sent yet.
-func NewSignal() *Signal { return &Signal{next: make(chan struct{})} }
-
-// Send wakes all who wait.
-func (s *Signal) Send() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.next)
-	s.next = make(chan struct{})
-}
-
-// Wait returns a channel that the next change closes.
-func (s *Signal) Wait() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.next
 }

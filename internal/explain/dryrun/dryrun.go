@@ -1,6 +1,8 @@
 package dryrun
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -15,9 +17,8 @@ import (
 // can: it assigns a class, and then a volume.
 const maxBinds = 4
 
-// Foretell returns the objects as they are after the binder has reconciled some claims,
-// "namespace/name": claims that fit a volume that was created by hand are bound to it,
-// and claims without a class have the default one.
+// Foretell returns the objects as they are after the binder has reconciled some claims, "namespace/name": claims that
+// fit a volume that was created by hand are bound to it, and claims without a class have the default one.
 func Foretell(o state.Objects, claims ...string) state.Objects {
 	for _, key := range claims {
 		for range maxBinds {
@@ -68,10 +69,7 @@ func Refused(subject, message string) chain.Chain {
 // Served says whether all that a chain waits for comes by itself: nothing has a
 // problem, and no user has to do something first.
 func Served(c chain.Chain) bool {
-	for _, l := range c.Links {
-		if l.State == chain.Problem || l.State == chain.Waiting && l.Because.Next == volume.User() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.Links, func(l chain.Link) bool {
+		return l.State == chain.Problem || l.State == chain.Waiting && l.Because.Next == volume.User()
+	})
 }

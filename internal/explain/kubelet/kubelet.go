@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
@@ -26,10 +27,9 @@ type Facts struct {
 	Warnings state.Warnings
 }
 
-// Mounted explains the mounts of a Pod whose node is run by a kubelet. A kubelet sets no
-// condition for them, but has an order: all volumes of a Pod are mounted before its
-// sandbox is created, its images are pulled and its containers are started. So each later
-// step proves the mounts, and before the first of them, events show what fails.
+// Mounted explains the mounts of a Pod whose node is run by a kubelet. A kubelet sets no condition for them, but has an
+// order: all volumes of a Pod are mounted before its sandbox is created, its images are pulled and its containers are
+// started. So each later step proves the mounts, and before the first of them, events show what fails.
 func (f Facts) Mounted(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, volume.NodeAgent(p.Spec.NodeName)
 	if f.sandboxed(p) {
@@ -92,9 +92,8 @@ func containers(p *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses)
 }
 
-// sandboxed says whether a kubelet has mounted all volumes of a Pod, by what it does only
-// after that. After a restart of the host it mounts the volumes again, and then recreates
-// the sandbox.
+// sandboxed says whether a kubelet has mounted all volumes of a Pod, by what it does only after that. After a restart
+// of the host it mounts the volumes again, and then recreates the sandbox.
 func (f Facts) sandboxed(p *corev1.Pod) bool {
 	started := cluster.PodCondition(p, corev1.PodReadyToStartContainers)
 	if cluster.IsTrue(started) {
@@ -128,9 +127,8 @@ func (f Facts) warnedAfter(p *corev1.Pod, e *corev1.Event) bool {
 	return slices.Index(f.Warnings, f.complaint(p)) > slices.Index(f.Warnings, e)
 }
 
-// started explains a Pod whose volumes are mounted. A container that does not run is
-// reported, but it is not a problem of volumes unless the container cannot get its
-// mounts.
+// started explains a Pod whose volumes are mounted. A container that does not run is reported, but it is not a problem
+// of volumes unless the container cannot get its mounts.
 func (f Facts) started(p *corev1.Pod) chain.Link {
 	subject, message := "pod/"+p.Name, "all volumes are mounted"
 	for _, c := range containers(p) {
@@ -226,12 +224,10 @@ func (f Facts) complaint(p *corev1.Pod) *corev1.Event {
 
 // attachedSince says whether the volume that a failure names is attached by now.
 func (f Facts) attachedSince(p *corev1.Pod, message string) bool {
-	for _, a := range f.View.Attachments.By(cluster.AttachmentsByVolume, foreign.VolumeIn(message)) {
-		if a.Spec.NodeName == p.Spec.NodeName && a.Status.Attached {
-			return true
-		}
-	}
-	return false
+	named := f.View.Attachments.By(cluster.AttachmentsByVolume, foreign.VolumeIn(message))
+	return slices.ContainsFunc(named, func(a *storagev1.VolumeAttachment) bool {
+		return a.Spec.NodeName == p.Spec.NodeName && a.Status.Attached
+	})
 }
 
 // complained explains an event about a volume of the Pod.
@@ -255,15 +251,13 @@ func containsAny(text string, words ...string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 }
 
-// absentObject says whether what the Pod names as the content of a volume is not
-// there.
+// absentObject says whether what the Pod names as the content of a volume is not there.
 func absentObject(message string) bool {
 	absent := `(?:secret|configmap)s? "[^"]+" not found|references non-existent|object ".+" not registered`
 	return regexp.MustCompile(absent).MatchString(message)
 }
 
-// sourceIn returns the driver of the volume that a message names, or else the only
-// one that the Pod has.
+// sourceIn returns the driver of the volume that a message names, or else the only one that the Pod has.
 func (f Facts) sourceIn(p *corev1.Pod, message string) (driverstatus.Driver, bool) {
 	name := foreign.VolumeIn(message)
 	if s, ok := drivers.Of(cluster.Find(f.View.Volumes, name)); ok {

@@ -79,8 +79,7 @@ func (f Facts) fullNodes(p *corev1.Pod) []string {
 	return chain.Few(out)
 }
 
-// driversOf returns the drivers of a Pod's claims, and those that are to make their
-// volumes, each once.
+// driversOf returns the drivers of a Pod's claims, and those that are to make their volumes, each once.
 func (f Facts) driversOf(p *corev1.Pod) []string {
 	var out []string
 	for _, name := range cluster.ClaimNames(p) {
@@ -91,8 +90,7 @@ func (f Facts) driversOf(p *corev1.Pod) []string {
 	return out
 }
 
-// reachable returns the nodes from which the Pod's volumes can be used, for volumes that
-// are not usable everywhere.
+// reachable returns the nodes from which the Pod's volumes can be used, for volumes that are not usable everywhere.
 func (f Facts) reachable(p *corev1.Pod) []string {
 	var out []string
 	for _, name := range cluster.ClaimNames(p) {
@@ -123,8 +121,7 @@ func usable(v *corev1.PersistentVolume) string {
 // nodeName gets there, because no scheduler has checked its volumes.
 func (f Facts) WrongNode(p *corev1.Pod) (chain.Link, bool) {
 	n := cluster.Find(f.View.Nodes, p.Spec.NodeName)
-	if n == nil || p.Status.Phase == corev1.PodRunning || cluster.IsTrue(cluster.PodCondition(p,
-		volume.ConditionVolumesMounted)) {
+	if n == nil || p.Status.Phase == corev1.PodRunning || cluster.Mounted(p) {
 		return chain.Link{}, false
 	}
 	for _, name := range cluster.ClaimNames(p) {

@@ -15,12 +15,17 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Clean returns copies of the objects with what an explanation reads of them and no
-// secrets, to be shown to strangers. Fields are named one by one: what is not named in
-// this package is left out.
+// Clean returns copies of the objects with what an explanation reads of them and no secrets, to be shown to strangers.
+// Fields are named one by one: what is not named in this package is left out.
 func Clean(o state.Objects) state.Objects {
 	c := newCleaner()
-	c.learnAll(o)
+	c.learn(o)
+	c.clean(o) // so that all secrets are known, whatever object has them
+	clear(c.done)
+	return c.clean(o)
+}
+
+func (c cleaner) clean(o state.Objects) state.Objects {
 	out := state.Objects{
 		Moves: o.Moves, Now: o.Now, MakingHidden: o.MakingHidden, LeasesHidden: o.LeasesHidden,
 		SnapshotsHidden: o.SnapshotsHidden, Warnings: each(c, eventFields(), o.Warnings),
@@ -90,6 +95,7 @@ func (c cleaner) kept(f fields, path string, v any, how treatment) any {
 	switch v := v.(type) {
 	case map[string]any:
 		if how == attributes {
+			c.add(texts(v))
 			return c.hidden(v)
 		}
 		return c.keptOf(f, path, v, how)
@@ -136,12 +142,10 @@ func below(path, name string) string {
 	return path + "." + name
 }
 
-// cleaner knows the secrets that were found among the attributes, so that it finds
-// them in texts too.
+// cleaner knows the secrets that were found among the attributes, so that it finds them in texts too.
 type cleaner struct {
 	secrets *redact.Secrets
-	// forms are secrets by their form, whatever they are called elsewhere; each is
-	// replaced by the text beside it.
+	// forms are secrets by their form, whatever they are called elsewhere; each is replaced by the text beside it.
 	forms []form
 	// done are texts that were cleaned: many objects have the same.
 	done map[string]string
@@ -169,15 +173,9 @@ func newCleaner() cleaner {
 // words have a shorter one in them.
 const shortestSecret = 6
 
-// learnAll remembers what is to be hidden, and by which labels groups choose their claims: of claims no other ones are
-// kept.
-func (c cleaner) learnAll(o state.Objects) {
-	learnEach(c, volumeFields(), o.Volumes)
-	learnEach(c, attachmentFields(), o.Attachments)
-	learnEach(c, podFields(), o.Pods)
-	learnEach(c, classFields(), o.Classes)
-	learnEach(c, snapshotClassFields(), o.SnapshotClasses)
-	learnEach(c, snapshotClassFields(), o.GroupClasses)
+// learn remembers what is to be hidden of intents, and by which labels groups choose their claims: of claims no other
+// ones are kept.
+func (c cleaner) learn(o state.Objects) {
 	for _, in := range o.Begun {
 		c.add(in.Parameters)
 		c.add(in.Mutable)
@@ -191,30 +189,6 @@ func (c cleaner) learnAll(o state.Objects) {
 		}
 		for _, e := range g.Spec.Source.Selector.MatchExpressions {
 			c.chosenBy[e.Key] = true
-		}
-	}
-}
-
-func learnEach[O any](c cleaner, f fields, all []O) {
-	for _, o := range all {
-		c.learn(f, "", fieldsOf(o))
-	}
-}
-
-// learn remembers the secrets among the attributes of the value at a path.
-func (c cleaner) learn(f fields, path string, v any) {
-	switch v := v.(type) {
-	case map[string]any:
-		if f[path] == attributes {
-			c.add(texts(v))
-			return
-		}
-		for name, value := range v {
-			c.learn(f, below(path, name), value)
-		}
-	case []any:
-		for _, item := range v {
-			c.learn(f, path, item)
 		}
 	}
 }
@@ -236,8 +210,7 @@ func (c cleaner) add(attributes map[string]string) {
 	}
 }
 
-// secretName says whether an attribute's name suggests a secret value. The name of a
-// Secret is not a secret value.
+// secretName says whether an attribute's name suggests a secret value. The name of a Secret is not a secret value.
 func secretName(name string) bool {
 	plain := strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "", "/", "", " ", "").Replace(name))
 	if strings.HasSuffix(plain, "secretname") || strings.HasSuffix(plain, "secretnamespace") {

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -8,9 +9,11 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/modify"
 	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
@@ -65,8 +68,7 @@ func (f facts) snapshotted() volume.Because {
 	return p.Because
 }
 
-// binding explains the class and the volume of a claim, by the decisions that bind it and
-// provision its volume.
+// binding explains the class and the volume of a claim, by the decisions that bind it and provision its volume.
 func (f facts) binding() []chain.Link {
 	told := f.bound()
 	class, pv := f.class(), "pv"
@@ -187,4 +189,56 @@ func (w Walk) freeVolumes() *bind.Free {
 		w.free = bind.FreeOf(w.View)
 	}
 	return w.free
+}
+
+// modify explains a claim that requests the attributes of another class.
+func (f facts) modify() []chain.Link {
+	c := modify.ConditionOf(f.Claim, f.Volume)
+	if c.Next.IsZero() {
+		return nil
+	}
+	subject := "attributes/" + f.ClaimName
+	if l, ok := f.Failed(subject, f.Claim, volume.ReasonFailedModify, c.Next); ok && modify.Failure(f.Claim) == "" {
+		return []chain.Link{l}
+	}
+	if b, away := f.Uncalled(f.source(), f.servedOn()); away && !c.Stuck {
+		return []chain.Link{chain.Broken(subject, b)}
+	}
+	return []chain.Link{f.tell(subject, c)}
+}
+
+// resize explains a claim that requests more than its capacity.
+func (f facts) resize() []chain.Link {
+	facts := resize.Facts{Claim: f.Claim, Volume: f.Volume, Reachable: true, Expands: true, NodeExpands: true}
+	for _, p := range f.users() {
+		facts.Node = cmp.Or(facts.Node, p.Spec.NodeName)
+	}
+	facts.Unused = facts.Node == ""
+	c := resize.ConditionOf(facts)
+	if c.Next.IsZero() {
+		return nil
+	}
+	subject := "resize/" + f.ClaimName
+	if l, ok := f.failedResize(subject, c); ok {
+		return []chain.Link{l}
+	}
+	return []chain.Link{f.tell(subject, c)}
+}
+
+// failedResize reports what no condition shows: that a node could not expand a filesystem
+// is only in an event, and that a driver cannot be called is recorded nowhere.
+func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, bool) {
+	switch {
+	case c.Stuck && resize.Failure(f.Claim) == "":
+		return f.Failed(subject, f.Claim, c.Reason, c.Next)
+	case c.Reason == volume.ReasonNodeResizePending:
+		return f.Failed(subject, f.Claim, volume.ReasonFailedNodeResize, c.Next)
+	case c.Reason != volume.ReasonResizing:
+		return chain.Link{}, false
+	}
+	if l, ok := f.Failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
+		return l, true
+	}
+	b, away := f.Uncalled(f.source(), f.servedOn())
+	return chain.Broken(subject, b), away
 }

@@ -18,6 +18,7 @@ import (
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // Options configure a bridge.
@@ -56,8 +57,7 @@ type Served struct {
 const (
 	// retryInterval is the time after which a driver that could not be served is retried.
 	retryInterval = 10 * time.Second
-	// stopTimeout is how long the end of a server waits for answers in flight; the work of those
-	// calls continues.
+	// stopTimeout is how long the end of a server waits for answers in flight; the work of those calls continues.
 	stopTimeout = time.Second
 )
 
@@ -71,8 +71,7 @@ type Bridge struct {
 	names *csi.VolumeLocks
 	table mount.Table
 	lock  *os.File
-	// reported holds the drivers without a possible CSI name that were logged already. Only Run
-	// uses it.
+	// reported holds the drivers without a possible CSI name that were logged already. Only Run uses it.
 	reported map[decide.Name]bool
 }
 
@@ -103,8 +102,7 @@ func Open(o Options) (*Bridge, error) {
 	return b, nil
 }
 
-// Close releases the lock of the root directory, and removes the directory if it is empty. The Host
-// must have ended.
+// Close releases the lock of the root directory, and removes the directory if it is empty. The Host must have ended.
 func (b *Bridge) Close() error {
 	dir := func(path string) string { return filepath.Join(b.RootDir, path) }
 	for _, name := range []string{"drivers.json", "drivers.lock"} {
@@ -171,10 +169,7 @@ func (n *stateQueue) add(s host.State) {
 	if n.states[s.Name] = s; s.State == decide.Removed && s.InUse == 0 {
 		delete(n.states, s.Name)
 	}
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	lifecycle.Wake(n.wake)
 }
 
 func (n *stateQueue) drain() []host.State {

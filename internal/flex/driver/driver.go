@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +16,9 @@ import (
 var (
 	// ErrNotSupported says that neither the driver nor the host can do the operation. It is final.
 	ErrNotSupported = errors.New("the driver does not support it")
-	// ErrChanged says that the executable is not the one that was probed; it was not started. It
-	// must be probed again.
+	// ErrChanged says that the executable is not the one that was probed; it was not started. It must be probed again.
 	ErrChanged = errors.New("the driver's executable has changed since it was probed")
-	// ErrExchanged says that the executable was replaced during the call: which program ran is
-	// unknown.
+	// ErrExchanged says that the executable was replaced during the call: which program ran is unknown.
 	ErrExchanged = errors.New("the driver's executable was exchanged while it was called")
 )
 
@@ -57,8 +56,7 @@ func (e *CallError) Error() string {
 	return "driver " + e.Driver.String() + ": " + string(e.Op) + ": " + e.Message
 }
 
-// Unwrap returns the cause: ErrNotSupported, ErrChanged, an error of decide/flex
-// or of a context, for example.
+// Unwrap returns the cause: ErrNotSupported, ErrChanged, an error of decide/flex or of a context, for example.
 func (e *CallError) Unwrap() error { return e.cause }
 
 // Driver is one executable in the version that was probed. It is safe for concurrent use.
@@ -98,12 +96,9 @@ func Probe(ctx context.Context, name decide.Name, path string, o Options) (*Driv
 	return d, err
 }
 
-// Known returns the Driver of an executable whose capabilities are known from an earlier init. It
-// may be repeated.
+// Known returns the Driver of an executable whose capabilities are known from an earlier init. It may be repeated.
 func Known(name decide.Name, path string, can decide.Capabilities, o Options) (*Driver, error) {
-	if o.Calls == nil {
-		o.Calls = &Calls{}
-	}
+	o.Calls = cmp.Or(o.Calls, &Calls{})
 	file, hash, err := identify(path)
 	if err != nil {
 		return nil, fmt.Errorf("stat driver %s: %w", name, err)

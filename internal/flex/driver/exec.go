@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
 )
 
 // errNotStarted says that the driver was not started, so it has done nothing.
@@ -67,9 +69,8 @@ func (p process) environment() []string {
 	return env
 }
 
-// run starts the process and waits until it has ended. At its time limit the process is killed.
-// Processes that it has started may live on. The error is errNotStarted, decide.ErrTimeLimit or
-// ErrExchanged.
+// run starts the process and waits until it has ended. At its time limit the process is killed. Processes that it has
+// started may live on. The error is errNotStarted, decide.ErrTimeLimit or ErrExchanged.
 func (p process) run() (exit, error) {
 	stdout, err := newOutput()
 	if err != nil {
@@ -275,4 +276,27 @@ func ended(pidfd int, limit time.Duration) bool {
 			return false
 		}
 	}
+}
+
+// ErrNoCgroup says that the host has no cgroup v2 in which this process can create cgroups.
+var ErrNoCgroup = errors.New("no cgroup v2 to start drivers in")
+
+// cgroupParent is the name of the parent of all drivers' cgroups.
+const cgroupParent = "volplane-flex"
+
+// Cgroup creates the cgroup of a driver's processes, outside of the cgroup of this process, and returns its directory
+// for Options. Processes in it survive the end of this one. It may be repeated. Its errors wrap ErrNoCgroup.
+func Cgroup(name decide.Name) (string, error) {
+	root, err := mount.CgroupRoot()
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w: %w", ErrNoCgroup, err)
+	case root == "":
+		return "", ErrNoCgroup
+	}
+	dir := filepath.Join(root, cgroupParent, name.Dir())
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as all directories there
+		return "", fmt.Errorf("%w: %w", ErrNoCgroup, err)
+	}
+	return dir, nil
 }

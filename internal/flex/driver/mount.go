@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +18,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// MountDevice mounts a volume's device at dir, which is created. If the driver does not support
-// that, the host does it: a blank device is formatted, and then mounted; without a device nothing
-// is mounted. It may be repeated.
+// MountDevice mounts a volume's device at dir, which is created. If the driver does not support that, the host does it:
+// a blank device is formatted, and then mounted; without a device nothing is mounted. It may be repeated.
 func (d *Driver) MountDevice(ctx context.Context, dir, device string, v decide.Volume) (volume.Because, error) {
 	arg, err := d.argument(decide.OpMountDevice, v)
 	if err != nil {
@@ -61,10 +61,7 @@ func (d *Driver) Mount(ctx context.Context, dir, deviceDir string, v decide.Volu
 
 // MountDeviceByHost does what a host does for a driver without mountdevice.
 func MountDeviceByHost(ctx context.Context, dir, device string, v decide.Volume) error {
-	fsType := v.FSType
-	if fsType == "" {
-		fsType = "ext4"
-	}
+	fsType := cmp.Or(v.FSType, "ext4")
 	if !isDeviceFS(fsType) {
 		return fmt.Errorf("%w: %.20q: the host mounts no such filesystem for a driver", mount.ErrUnknownFS, fsType)
 	}
@@ -91,8 +88,7 @@ func isDeviceFS(fsType string) bool {
 	return false
 }
 
-// mountAt makes a call that mounts something at dir. byHost does it if the driver does not support
-// the operation.
+// mountAt makes a call that mounts something at dir. byHost does it if the driver does not support the operation.
 func (d *Driver) mountAt(
 	ctx context.Context, dir string, c call, byHost func(context.Context) error,
 ) (volume.Because, error) {
@@ -143,8 +139,7 @@ func (d *Driver) mountOnce(
 		return v.Because, nil
 	}
 	if a.Status != "" || isNotStarted(callErr) {
-		// Otherwise the driver may have done a part of its work; the unmount that follows needs
-		// the directory.
+		// Otherwise the driver may have done a part of its work; the unmount that follows needs the directory.
 		removeEmpty(dir)
 	}
 	return volume.Because{}, &CallError{
@@ -307,10 +302,9 @@ func mounts(dir string) ([]decide.Mount, error) {
 	return out, nil
 }
 
-// undo unmounts one mount at each path, unless it is mounted elsewhere as well. A busy mount is
-// retried for a while and then stays: a lazy unmount would only hide it, and its users would still
-// write when the device is attached to another node. The mount table shows whether undo succeeded:
-// a mount at or below dir that was not there before is an error.
+// undo unmounts one mount at each path, unless it is mounted elsewhere as well. A busy mount is retried for a while and
+// then stays: a lazy unmount would only hide it, and its users would still write when the device is attached to another
+// node. The mount table shows whether undo succeeded: a mount at or below dir that was not there before is an error.
 func undo(dir string, before []decide.Mount, paths []string) error {
 	if len(paths) == 0 {
 		return nil

@@ -1,16 +1,20 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -21,14 +25,12 @@ type candidate struct {
 	path, real string
 	// mark identifies the version of the file.
 	mark string
-	// linked says that path contains a symbolic link, so that there may be no event at path when
-	// the file changes.
+	// linked says that path contains a symbolic link, so that there may be no event at path when the file changes.
 	linked bool
 }
 
-// inspect inspects one entry of the plugin directory, without executing anything. It returns the
-// executable, or why it must not be executed; neither if there is nothing. An error means that the
-// entry could not be inspected.
+// inspect inspects one entry of the plugin directory, without executing anything. It returns the executable, or why it
+// must not be executed; neither if there is nothing. An error means that the entry could not be inspected.
 func inspect(dir, name string) (*candidate, volume.Because, error) {
 	if !decide.Visible(name) {
 		return nil, volume.Because{}, nil
@@ -127,8 +129,7 @@ func outerNames(root string, file fs.FileInfo) (uint64, error) {
 // maxSteps is the largest number of directories and links on the way to a path.
 const maxSteps = 255
 
-// pathSteps returns the directories and symbolic links on the way to a path, without the file at its
-// end.
+// pathSteps returns the directories and symbolic links on the way to a path, without the file at its end.
 func pathSteps(path string) ([]decide.Owned, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -213,4 +214,55 @@ func mark(real string, info fs.FileInfo) string {
 		return real
 	}
 	return fmt.Sprintf("%s %d:%d %d %v %v %v", real, st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim, info.Mode())
+}
+
+// Survey inspects a plugin directory once, as a Host does, and calls init of all drivers concurrently. It changes
+// nothing and may be repeated. A directory that does not exist has no drivers.
+func Survey(ctx context.Context, dir string) ([]State, error) {
+	entries, err := os.ReadDir(dir)
+	if ignoreNotExist(err) != nil {
+		return nil, fmt.Errorf("read plugin directory: %w", err)
+	}
+	var all []State
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	for _, e := range entries {
+		wait.Go(func() {
+			if s := survey(ctx, dir, e.Name()); s.State != decide.Removed {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, s)
+			}
+		})
+	}
+	wait.Wait()
+	slices.SortFunc(all, func(a, b State) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func survey(ctx context.Context, dir, entry string) State {
+	facts := decide.DriverFacts{Name: strconv.Quote(entry)}
+	c, refused, err := inspect(dir, entry)
+	if err != nil {
+		refused = volume.Say(volume.ReasonFlexDriverRefused, volume.User(),
+			"the driver in directory "+facts.Name+" cannot be looked at: "+err.Error())
+	}
+	if name, err := decide.ParseDir(entry); err == nil {
+		facts.Name = name.String()
+	}
+	facts.Refused, facts.Present, facts.Probed = refused, c != nil, c != nil
+	var ready *driver.Driver
+	if c != nil {
+		if ready, err = driver.Probe(ctx, c.name, c.path, driver.Options{}); err != nil {
+			ready, facts.Failure = nil, err.Error()
+		}
+	}
+	return stateOf(facts, dir, entry, ready)
+}
+
+// Refused returns why a host would not execute the file at an entry of a plugin directory; the
+// reason is empty if it would, or if there is no file.
+func Refused(dir, entry string) (volume.Because, error) {
+	_, why, err := inspect(dir, entry)
+	return why, err
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // ErrNoHost says that no host process runs that could report its drivers.
@@ -48,10 +49,7 @@ func (h *Host) ServeReport(ctx context.Context, root string) error {
 	defer held.Close()
 	changed := make(chan struct{}, 1)
 	defer h.Subscribe(func(State) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
+		lifecycle.Wake(changed)
 	})()
 	for {
 		if err := durable.WriteJSON(path, Report{Dir: h.Dir, Drivers: h.List()}); err != nil {

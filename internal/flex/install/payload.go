@@ -44,10 +44,7 @@ func wrappedVersion(script []byte) string {
 
 // payloadHome returns the directory of all versions of a driver.
 func payloadHome(c change) (string, error) {
-	dir := c.PayloadDir
-	if dir == "" {
-		dir = filepath.Join(filepath.Dir(c.directory.Path), "flex-payload")
-	}
+	dir := cmp.Or(c.PayloadDir, filepath.Join(filepath.Dir(c.directory.Path), "flex-payload"))
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || strings.ContainsAny(dir, "'\n") {
 		return "", fmt.Errorf("payload directory %q: want an absolute path without quotes", dir)
 	}
@@ -127,8 +124,7 @@ func copyTree(from, to, exe string) error {
 	return nil
 }
 
-// treeHash returns the first digits of a SHA-256 over the names, types and contents of all files in
-// a directory.
+// treeHash returns the first digits of a SHA-256 over the names, types and contents of all files in a directory.
 func treeHash(dir string) (string, error) {
 	h := sha256.New()
 	err := walkTree(dir, func(rel string, info fs.FileInfo) error {
@@ -210,8 +206,7 @@ func checkInside(path, rel string, info fs.FileInfo) error {
 	return nil
 }
 
-// prune removes the versions that neither the driver, nor its previous version, nor a kept copy
-// starts.
+// prune removes the versions that neither the driver, nor its previous version, nor a kept copy starts.
 func (p *place) prune(c change) error {
 	home, err := payloadHome(c)
 	if err != nil {

@@ -46,10 +46,7 @@ func (s Search) Running() []Directory {
 }
 
 func (s Search) processes() []process {
-	proc := s.Proc
-	if proc == "" {
-		proc = "/proc"
-	}
+	proc := cmp.Or(s.Proc, "/proc")
 	entries, err := os.ReadDir(proc)
 	if err != nil {
 		return nil
@@ -110,8 +107,7 @@ func (p process) dataDir() string {
 	return p.path(cmp.Or(p.flag("data-dir"), p.environment("VOLPLANE_DATA_DIR"), defaultDataDir))
 }
 
-// volplane returns the plugin directory of a volplane process that runs drivers, and the bridge's
-// root directory.
+// volplane returns the plugin directory of a volplane process that runs drivers, and the bridge's root directory.
 func (p process) volplane() (dir, root, why string) {
 	verb := strings.Join(p.args[1:min(len(p.args), 3)], " ")
 	switch program := filepath.Base(p.args[0]); {
@@ -152,8 +148,7 @@ func (p process) kubelet() (dir, why string) {
 	return Default, "which names no other than the default"
 }
 
-// embeddedKubelet returns the plugin directory of a kubelet that is a part of another program, if a
-// flag names it.
+// embeddedKubelet returns the plugin directory of a kubelet that is a part of another program, if a flag names it.
 func (p process) embeddedKubelet() (dir, why string) {
 	for _, arg := range p.flags("kubelet-arg") {
 		if dir, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), "volume-plugin-dir="); found {

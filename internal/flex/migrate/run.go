@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/migrate"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -35,9 +37,8 @@ type Migration struct {
 	Told func(pv string, s migrate.Step)
 }
 
-// Run moves a volume to the bridge, or back, and returns the result. It continues an interrupted
-// Run and may be repeated. It fails with ErrRefused, with the error of ctx, or with an error of the
-// API server.
+// Run moves a volume to the bridge, or back, and returns the result. It continues an interrupted Run and may be
+// repeated. It fails with ErrRefused, with the error of ctx, or with an error of the API server.
 func (m *Migration) Run(ctx context.Context, pv string, back bool) (volume.Because, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -113,9 +114,9 @@ func (m *Migration) apply(ctx context.Context, f migrate.Facts, s migrate.Step, 
 	case migrate.Reserve:
 		err = m.patch(ctx, f.Volume, map[string]any{"claimRef": map[string]any{"uid": nil, "resourceVersion": nil}})
 	case migrate.DeleteClaim:
-		err = ignoreDeleted(core.PersistentVolumeClaims(f.Claim.Namespace).Delete(ctx, f.Claim.Name, onlyThis(f.Claim)))
+		err = kube.IgnoreNotFound(core.PersistentVolumeClaims(f.Claim.Namespace).Delete(ctx, f.Claim.Name, onlyThis(f.Claim)))
 	case migrate.DeleteVolume:
-		err = ignoreDeleted(core.PersistentVolumes().Delete(ctx, f.Volume.Name, onlyThis(f.Volume)))
+		err = kube.IgnoreNotFound(core.PersistentVolumes().Delete(ctx, f.Volume.Name, onlyThis(f.Volume)))
 	case migrate.CreateVolume:
 		_, err = core.PersistentVolumes().Create(ctx, s.Volume, metav1.CreateOptions{})
 	case migrate.CreateClaim:
@@ -145,14 +146,6 @@ func (m *Migration) finish(ctx context.Context, j *migrate.Journal, version stri
 func asConflict(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("%w: %w", errConflict, err)
-	}
-	return err
-}
-
-// ignoreDeleted returns err, or nil if err says that the object does not exist.
-func ignoreDeleted(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
 	}
 	return err
 }
@@ -203,28 +196,18 @@ func (m *Migration) watch(ctx context.Context, f migrate.Facts) <-chan struct{} 
 	return changed
 }
 
-// follow forwards the events of a watch, and restarts the watch when it ends; each restart counts
-// as a change.
+// follow forwards the events of a watch, and restarts the watch when it ends; each restart counts as a change.
 func follow(ctx context.Context, open func() (watch.Interface, error), changed chan<- struct{}) {
 	for n := 0; ctx.Err() == nil; n++ {
 		w, err := open()
 		if err == nil {
 			for range w.ResultChan() {
 				n = 0
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
+				lifecycle.Wake(changed)
 			}
 			w.Stop()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(queue.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}.Pause(n)):
-		}
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
+		lifecycle.Sleep(ctx, queue.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}.Pause(n))
+		lifecycle.Wake(changed)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 
 	"k8s.io/client-go/kubernetes"
@@ -30,9 +29,7 @@ type World struct {
 	// cached returns what is in memory; nil until it is filled.
 	cached atomic.Pointer[func() cluster.Lists]
 
-	mu sync.Mutex
-	// changed is closed at the next change; nil if nothing waits for one.
-	changed chan struct{}
+	changed kube.Signal
 }
 
 // Ask sets the client that reads what no controller keeps in memory: warnings, leases, intents and moves. It must be
@@ -70,27 +67,10 @@ func (w *World) Follow(c *kube.Caches, o gather.Options) (fill func()) {
 	return func() { w.cached.Store(&lists) }
 }
 
-func tellOf[T kube.Object](w *World, c *kube.Cache[T]) { c.Watch(func(T, T) { w.tell() }) }
-
-// tell wakes those who wait for a change.
-func (w *World) tell() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.changed != nil {
-		close(w.changed)
-		w.changed = nil
-	}
-}
+func tellOf[T kube.Object](w *World, c *kube.Cache[T]) { c.Watch(func(T, T) { w.changed.Send() }) }
 
 // Changed returns a channel that is closed at the next change of an object. Who asks before reading misses none.
-func (w *World) Changed() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.changed == nil {
-		w.changed = make(chan struct{})
-	}
-	return w.changed
-}
+func (w *World) Changed() <-chan struct{} { return w.changed.Wait() }
 
 // Objects returns what an explanation needs: what the caches hold, and what only the API has.
 func (w *World) Objects(ctx context.Context) (state.Objects, error) {

@@ -1,8 +1,10 @@
 package driverfile
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Version and kind of a Driver.
@@ -58,9 +60,8 @@ type Process struct {
 	// Roles are the services at the socket. A driver without a controller service may have the role
 	// of the controller too: it says so when it is asked.
 	Roles []Role `json:"roles"`
-	// Exec is the program, an absolute path, and its arguments. In each, $(NAME) stands for a variable
-	// of the process's environment, as in Kubernetes. If it is empty, volplane does not run the
-	// process.
+	// Exec is the program, an absolute path, and its arguments. In each, $(NAME) stands for a variable of the process's
+	// environment, as in Kubernetes. If it is empty, volplane does not run the process.
 	Exec []string `json:"exec,omitempty"`
 	// Env are variables of the environment, beside VarEndpoint and VarNode, for which $(CSI_ENDPOINT) and
 	// $(NODE_NAME) stand in the values.
@@ -134,4 +135,53 @@ func (d Driver) Socket(p Process, plugins string) string {
 		return filepath.Join(plugins, d.Name, "csi.sock")
 	}
 	return filepath.Join(plugins, d.Name, "controller.sock")
+}
+
+// Expand returns a text in which $(NAME) is replaced by the variable of that name, as Kubernetes
+// does in the command of a container: $$ stands for $, so that $$(NAME) is the text $(NAME), and a
+// reference to an unknown variable stays. Values are not expanded again.
+func Expand(text string, vars map[string]string) string {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		name, after, closed := strings.Cut(rest, ")")
+		value, known := vars[strings.TrimPrefix(name, "(")]
+		switch {
+		case strings.HasPrefix(rest, "$"):
+			text = rest[1:]
+			out.WriteByte('$')
+		case closed && known && strings.HasPrefix(rest, "("):
+			text = after
+			out.WriteString(value)
+		case closed && strings.HasPrefix(rest, "("):
+			text = after
+			out.WriteString("$" + name + ")")
+		default:
+			text = rest
+			out.WriteByte('$')
+		}
+	}
+}
+
+// Start returns the command line and the environment, as K=V in the order of the names, with which a process is
+// started. host are the variables that the host sets, VarEndpoint and VarNode among them, and secrets has the values of
+// EnvFromSecret by the names of the variables.
+func (p Process) Start(host, secrets map[string]string) (argv, env []string) {
+	all := map[string]string{}
+	maps.Copy(all, host)
+	maps.Copy(all, secrets)
+	for name, value := range p.Env {
+		all[name] = Expand(value, host)
+	}
+	for _, arg := range p.Exec {
+		argv = append(argv, Expand(arg, all))
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, name+"="+all[name])
+	}
+	return argv, env
 }

@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/hosting/supervise"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // Identity is what a program needs to speak to the API server as a service account.
@@ -90,7 +91,7 @@ func (p *process) keepIdentity(ctx context.Context, id Identity) (stop func()) {
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		for ctx.Err() == nil {
-			if !sleep(ctx, renewal(time.Until(id.Expires))) {
+			if !lifecycle.Sleep(ctx, renewal(time.Until(id.Expires))) {
 				return
 			}
 			p.repeat(ctx, p.fail, func(ctx context.Context) error {
@@ -112,18 +113,6 @@ func (p *process) keepIdentity(ctx context.Context, id Identity) (stop func()) {
 func renewal(valid time.Duration) time.Duration {
 	const least = time.Second
 	return max(valid*4/5, least)
-}
-
-// sleep waits for a time, and returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // forgetAccounts removes the files of accounts that no file of a driver names any more.

@@ -19,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/hosting/supervise"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/queue"
 )
 
@@ -235,7 +236,7 @@ func (h *Host) stop(ctx context.Context, program string) {
 		err := h.programs.Stop(bounded, program)
 		if err != nil && ctx.Err() == nil {
 			h.fail(about, "", err)
-			sleep(ctx, stopPause)
+			lifecycle.Sleep(ctx, stopPause)
 		} else if err == nil {
 			h.mend(about, "")
 		}

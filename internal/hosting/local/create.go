@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -133,12 +134,10 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkParameters refuses unknown parameters: a misspelt one in a class must not be ignored
-// silently.
+// checkParameters refuses unknown parameters: a misspelt one in a class must not be ignored silently.
 func checkParameters(all map[string]string) error {
 	for key := range all {
-		// The older key of the filesystem type is passed as a parameter, too (S1-026); the
-		// capability counts.
+		// The older key of the filesystem type is passed as a parameter, too (S1-026); the capability counts.
 		if !strings.HasPrefix(key, reserved) && !strings.EqualFold(key, "fstype") {
 			return status.Errorf(codes.InvalidArgument,
 				"parameter %.128q is not known; this driver has none, remove it from the class", key)
@@ -219,17 +218,13 @@ func (c *controller) source(ctx context.Context, s *csipb.VolumeContentSource) (
 	return c.pool.hold(ctx, k, id, how, holdLimit)
 }
 
-// size chooses a size that the filesystem, the source and the disk allow within the requested
-// range.
+// size chooses a size that the filesystem, the source and the disk allow within the requested range.
 func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if err := checkRange(r); err != nil {
 		return 0, err
 	}
-	size := required
-	if size == 0 {
-		size = min(defaultSize, orNone(limit)/sizeStep*sizeStep)
-	}
+	size := cmp.Or(required, min(defaultSize, orNone(limit)/sizeStep*sizeStep))
 	if required < source.Size && required > 0 {
 		return 0, status.Errorf(codes.OutOfRange, "%d bytes are less than the %d of source %s; ask for as many", required,
 			source.Size, source.ID)
@@ -273,15 +268,9 @@ func checkRange(r *csipb.CapacityRange) error {
 }
 
 // orNone returns a limit, or the largest number for 0, which means no limit.
-func orNone(limit int64) int64 {
-	if limit == 0 {
-		return math.MaxInt64
-	}
-	return limit
-}
+func orNone(limit int64) int64 { return cmp.Or(limit, math.MaxInt64) }
 
-// checkRoom refuses a size that exceeds the whole disk. Images are sparse, so that the free space
-// says little.
+// checkRoom refuses a size that exceeds the whole disk. Images are sparse, so that the free space says little.
 func (c *controller) checkRoom(size int64) error {
 	usage, err := mount.Stat(c.pool.dir)
 	if err != nil {

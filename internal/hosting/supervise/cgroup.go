@@ -2,7 +2,6 @@ package supervise
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/mount"
 )
 
 // cgroupParent is the name of the directory of all supervisors' cgroups. It is below the root of the hierarchy and so
@@ -33,21 +33,14 @@ func findCgroups(state string) (string, error) {
 	if err := unix.Stat(state, &st); err != nil {
 		return "", &fs.PathError{Op: "look at", Path: state, Err: err}
 	}
-	found, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
-	if err != nil {
+	root, err := mount.CgroupRoot()
+	switch {
+	case err != nil:
 		return "", fmt.Errorf("%w: %w", errNoCgroup, err)
-	}
-	found = slices.DeleteFunc(found, func(m *mountinfo.Info) bool {
-		return slices.Contains(strings.Split(m.Options, ","), "ro")
-	})
-	if len(found) == 0 {
+	case root == "":
 		return "", errNoCgroup
 	}
-	// Bind mounts of the hierarchy, in the directories of containers for example, have longer paths.
-	root := slices.MinFunc(found, func(a, b *mountinfo.Info) int {
-		return cmp.Or(len(a.Mountpoint)-len(b.Mountpoint), cmp.Compare(a.Mountpoint, b.Mountpoint))
-	})
-	return filepath.Join(root.Mountpoint, cgroupParent, fmt.Sprintf("%x-%x", st.Dev, st.Ino)), nil
+	return filepath.Join(root, cgroupParent, fmt.Sprintf("%x-%x", st.Dev, st.Ino)), nil
 }
 
 // group is the cgroup of a program, a directory. Each start of the program has a cgroup in it, named by its number: so

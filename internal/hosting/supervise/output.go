@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/process/redact"
 )
 
@@ -24,7 +25,8 @@ const (
 	outputPause = 100 * time.Millisecond
 )
 
-func outputPath(dir, name string) string { return filepath.Join(dir, name+".log") }
+// OutputPath returns the path of the log of a program, beside which the previous one is kept.
+func OutputPath(dir, name string) string { return filepath.Join(dir, name+".log") }
 
 // olderOutput returns the path of what a log had before.
 func olderOutput(path string) string { return path + ".1" }
@@ -46,7 +48,7 @@ func trimOutput(ctx context.Context, w *watch, path string, most int64, failed f
 		}
 		told = err
 		_ = w.next(ctx) // whatever ends the wait, the log is checked again
-		_ = sleep(ctx, outputPause)
+		lifecycle.Sleep(ctx, outputPause)
 	}
 }
 

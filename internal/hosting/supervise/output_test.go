@@ -18,7 +18,7 @@ func TestOutputIsBounded(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 10
 	w := newSupervised(t, func(o *Options) { o.keptOutput = most })
-	log := outputPath(w.s.Dir, w.name())
+	log := OutputPath(w.s.Dir, w.name())
 	size := func(path string) int64 {
 		st, err := os.Stat(path)
 		if err != nil {

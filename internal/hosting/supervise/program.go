@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -79,12 +80,7 @@ func isRelative(dir string) bool { return dir != "" && !filepath.IsAbs(dir) }
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
 // dir returns the working directory.
-func (p *Program) dir() string {
-	if p.Dir == "" {
-		return "/"
-	}
-	return p.Dir
-}
+func (p *Program) dir() string { return cmp.Or(p.Dir, "/") }
 
 // hash distinguishes programs without disclosing their secrets. The order of the environment has no meaning.
 func (p *Program) hash() string {
@@ -108,8 +104,7 @@ func toBytes(list []string) [][]byte {
 }
 
 // secrets returns what of the environment is hidden when the program prints it. Every longer value counts, because
-// nothing shows which one is a secret; paths and addresses of sockets do not, because errors are useless without
-// them.
+// nothing shows which one is a secret; paths and addresses of sockets do not, because errors are useless without them.
 func (p *Program) secrets() *redact.Secrets {
 	const least = 8
 	s := &redact.Secrets{}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // run is one call of Run.
@@ -243,7 +244,7 @@ func (r *run) pause(ctx context.Context) {
 		}
 		_ = w.next(limited)
 		// One change, such as a copy, is many events.
-		_ = sleep(limited, changePause)
+		lifecycle.Sleep(limited, changePause)
 	}
 }
 

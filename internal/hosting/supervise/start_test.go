@@ -239,7 +239,7 @@ func TestOpenFiles(t *testing.T) {
 		}
 		return err == nil && len(entries) == 3
 	})
-	log := outputPath(w.s.Dir, w.name())
+	log := OutputPath(w.s.Dir, w.name())
 	if !slices.Equal(got, []string{"/dev/null", log, log}) {
 		t.Errorf("open files: %v", got)
 	}

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,15 +48,11 @@ func (o *Options) complete() {
 	if o.Retry == (queue.Backoff{}) {
 		o.Retry = queue.Backoff{Min: time.Second, Max: time.Minute}
 	}
-	if o.Grace == 0 {
-		o.Grace = 10 * time.Second
-	}
+	o.Grace = cmp.Or(o.Grace, 10*time.Second)
 	if o.settled == 0 {
 		o.settled = time.Minute
 	}
-	if o.keptOutput == 0 {
-		o.keptOutput = keptOutput
-	}
+	o.keptOutput = cmp.Or(o.keptOutput, keptOutput)
 	if o.step == nil {
 		o.step = func(string) {}
 	}
@@ -147,7 +144,7 @@ func (s *Supervisor) Run(ctx context.Context, p Program, changed func(Record)) e
 		changed = func(Record) {}
 	}
 	r := &run{
-		s: s, p: p, group: s.group(p.Name), output: outputPath(s.Dir, p.Name), changed: changed,
+		s: s, p: p, group: s.group(p.Name), output: OutputPath(s.Dir, p.Name), changed: changed,
 		log: s.Log.With("program", p.Name),
 	}
 	var trimming sync.WaitGroup
@@ -357,7 +354,7 @@ func (s *Supervisor) endCgroup(ctx context.Context, dir string) error {
 // remove removes the files of a program; the record last, because it says that there is something to remove.
 func (s *Supervisor) remove(name string) error {
 	s.step("remove files")
-	log, record := outputPath(s.Dir, name), recordPath(s.Dir, name)
+	log, record := OutputPath(s.Dir, name), recordPath(s.Dir, name)
 	for _, path := range []string{log, olderOutput(log), olderOutput(log) + durable.Draft, record + durable.Draft} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

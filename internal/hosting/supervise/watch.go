@@ -148,15 +148,3 @@ func (w *watch) next(ctx context.Context) error {
 	}
 	return nil
 }
-
-// sleep lets time pass, or returns the error of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}

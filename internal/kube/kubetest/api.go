@@ -3,20 +3,25 @@ package kubetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // API keeps objects as the API server does: each has a UID, and each write gives it a new version; a write of an older
@@ -162,15 +167,13 @@ func (a *API) Silence() {
 	})
 }
 
-// Refuse has requests of a verb, on a resource, answered with an error from now on;
-// nil ends that.
+// Refuse has requests of a verb, on a resource, answered with an error from now on; nil ends that.
 func (a *API) Refuse(verb, resource string, err error) {
 	a.PrependReactor(verb, resource,
 		func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
 }
 
-// Wrote compares the writes since it was called last, failed ones too, as "VERB
-// RESOURCE NAME".
+// Wrote compares the writes since it was called last, failed ones too, as "VERB RESOURCE NAME".
 func (a *API) Wrote(want ...string) {
 	a.t.Helper()
 	synctest.Wait()
@@ -236,5 +239,24 @@ func (a *API) Is(want runtime.Object, more ...cmp.Option) {
 	}
 	if diff := cmp.Diff(want, got, append(Whole(), more...)); diff != "" {
 		a.t.Errorf("%s %s (-want +got):\n%s", ResourceOf(want).Resource, cluster.Key(m), diff)
+	}
+}
+
+// Eventually fails the test if f does not return "" within a minute; f returns what is missing.
+func Eventually(t testing.TB, f func() string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, f)
+}
+
+// Whole compares objects in all fields that clients have written, but not in what the API adds.
+func Whole() cmp.Options {
+	return cmp.Options{
+		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),
+		cmpopts.EquateEmpty(), cmp.Transformer("named", func(uid types.UID) string {
+			if strings.HasPrefix(string(uid), givenUID) {
+				return ""
+			}
+			return string(uid)
+		}),
 	}
 }

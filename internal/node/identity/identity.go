@@ -18,6 +18,7 @@ import (
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node/registration"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -157,10 +158,7 @@ func (n *Node) Resync() {
 // Changed has the Node written again if it was deleted, or became not ready.
 func (n *Node) Changed(before, after *corev1.Node) {
 	if after == nil || before != nil && nodelife.Ready(before) && !nodelife.Ready(after) {
-		select {
-		case n.recreate <- struct{}{}:
-		default:
-		}
+		lifecycle.Wake(n.recreate)
 	}
 }
 
@@ -181,12 +179,11 @@ func (n *Node) ensure(ctx context.Context) (*corev1.Node, error) {
 			return nil, ctx.Err()
 		}
 		n.Log.Warn("node cannot be written, will be retried", "attempt", attempt+1, "err", err)
-		pause(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
+		lifecycle.Sleep(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
 	}
 }
 
-// recreateNode writes the Node again, with its drivers and volumes, whenever it was deleted or became
-// not ready.
+// recreateNode writes the Node again, with its drivers and volumes, whenever it was deleted or became not ready.
 func (n *Node) recreateNode(ctx context.Context) {
 	for {
 		select {
@@ -229,14 +226,14 @@ func (n *Node) register(ctx context.Context) {
 			return
 		}
 		n.Log.Error("drivers cannot register, will be retried", "attempt", attempt+1, "err", err)
-		pause(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
+		lifecycle.Sleep(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
 	}
 }
 
 // dropStale removes the drivers from the Node's objects whose sockets disappeared while no agent ran,
 // after the others have had time to register.
 func (n *Node) dropStale(ctx context.Context) {
-	pause(ctx, n.RegistrationGrace)
+	lifecycle.Sleep(ctx, n.RegistrationGrace)
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		err := n.dropStaleOnce(ctx)
 		if err == nil {
@@ -245,7 +242,7 @@ func (n *Node) dropStale(ctx context.Context) {
 		if ctx.Err() == nil {
 			n.Log.Warn("drivers that are gone stay with the node, will be retried", "attempt", attempt+1, "err", err)
 		}
-		pause(ctx, n.RetryMax)
+		lifecycle.Sleep(ctx, n.RetryMax)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/queue"
 )
 
@@ -38,7 +39,7 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration, turned f
 				o.log.Warn("lease of the node cannot be renewed, will be retried", "attempt", failed, "err", err)
 			}
 		}
-		pause(ctx, wait)
+		lifecycle.Sleep(ctx, wait)
 	}
 }
 
@@ -67,11 +68,4 @@ func (o *object) renew(ctx context.Context) error {
 		return fmt.Errorf("renew lease of node %s: %w", o.name, err)
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // Marks maintain the Node's volumesInUse, which shows the attach/detach controller that a volume is mounted or about to
@@ -57,7 +59,7 @@ func (m *Marks) Start(now, needed []corev1.UniqueVolumeName) {
 	for _, n := range needed {
 		m.desired[n] = true
 	}
-	m.wakeWriter()
+	lifecycle.Wake(m.wake)
 }
 
 // rewrite writes all entries again, after the Node was created again or edited. A write that is in
@@ -67,7 +69,7 @@ func (m *Marks) rewrite() {
 	defer m.mu.Unlock()
 	m.generation++
 	m.confirmed = map[corev1.UniqueVolumeName]bool{}
-	m.wakeWriter()
+	lifecycle.Wake(m.wake)
 }
 
 // resync writes all entries again if the Node's entries differ from the last write, because the Node was edited.
@@ -121,20 +123,13 @@ func (m *Marks) Set(ctx context.Context, n corev1.UniqueVolumeName, used bool) e
 	}
 	answer := make(chan error, 1)
 	m.waiting = append(m.waiting, answer)
-	m.wakeWriter()
+	lifecycle.Wake(m.wake)
 	m.mu.Unlock()
 	select {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-func (m *Marks) wakeWriter() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
 	}
 }
 

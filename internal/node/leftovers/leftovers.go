@@ -79,8 +79,7 @@ type search struct {
 	Options
 	// recordsLost says that records of unknown volumes were lost.
 	recordsLost bool
-	// targets are the UIDs of the Pods that have a directory or a device for a volume, by the
-	// volume's name.
+	// targets are the UIDs of the Pods that have a directory or a device for a volume, by the volume's name.
 	targets map[string][]string
 	// mounted is the mount table below the root directory, by path.
 	mounted map[string]mount.Point
@@ -97,10 +96,6 @@ func (s search) adopt(r *decide.Record) bool {
 	s.Log.Warn("volume is on the node but not in the journal, its record is rebuilt", "volume", r.Key(), "staged",
 		r.StagingPath, "targets", len(r.Targets))
 	return true
-}
-
-func hasItsVolumes(pod *corev1.Pod) bool {
-	return cluster.IsTrue(cluster.PodCondition(pod, volume.ConditionVolumesMounted))
 }
 
 // scan reads all directories once, to be fast with many volumes.
@@ -173,7 +168,7 @@ func exists(path string) bool {
 
 // mayBelongTo says whether directories of a Pod may hold mounts of this agent; those of a missing Pod may.
 func (s search) mayBelongTo(pod *corev1.Pod) bool {
-	return s.recordsLost || pod == nil || hasItsVolumes(pod)
+	return s.recordsLost || pod == nil || cluster.Mounted(pod)
 }
 
 // rebuild returns the record of a volume according to its directories, or nil if it has none. inline is the use if the
@@ -227,7 +222,7 @@ func (s search) addObject(r *decide.Record, pv *corev1.PersistentVolume) bool {
 // mayBeStaged says whether the staging directory of a volume may hold a mount of this agent.
 func (s search) mayBeStaged(r *decide.Record) bool {
 	users := s.users[r.Key()]
-	return s.recordsLost || len(users) == 0 || len(r.Targets) > 0 || slices.ContainsFunc(users, hasItsVolumes)
+	return s.recordsLost || len(users) == 0 || len(r.Targets) > 0 || slices.ContainsFunc(users, cluster.Mounted)
 }
 
 // addTarget adds the target of a volume for a Pod, if it may have one.

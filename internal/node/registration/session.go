@@ -22,8 +22,7 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// Time limits of the calls of one registration. A driver may need long to answer NodeGetInfo; it delays
-// only itself.
+// Time limits of the calls of one registration. A driver may need long to answer NodeGetInfo; it delays only itself.
 const (
 	askTimeout  = 5 * time.Second
 	dialTimeout = 15 * time.Second
@@ -116,10 +115,7 @@ func (s *session) run(ctx context.Context) {
 
 // refuse reports why the driver is not registered. A driver whose name is not known yet is named after its socket.
 func (s *session) refuse(ctx context.Context, err error) {
-	name := s.name
-	if name == "" {
-		name = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(s.path), ".sock"), "-reg")
-	}
+	name := cmp.Or(s.name, strings.TrimSuffix(strings.TrimSuffix(filepath.Base(s.path), ".sock"), "-reg"))
 	if s.refused != name {
 		s.acquit(ctx)
 	}
@@ -237,8 +233,7 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo, node
 	s.driver = d
 	s.w.Drivers.Put(d)
 	if before != nil {
-		// The new connection may lead to the same process, in which calls of the old one may be in
-		// flight.
+		// The new connection may lead to the same process, in which calls of the old one may be in flight.
 		before.Retire()
 	}
 	s.log.Info("driver registered", "driver", d.Name, "version", d.Version)
@@ -272,8 +267,7 @@ func (s *session) dial(ctx context.Context, name, endpoint string, nodeOnly bool
 	return d, err
 }
 
-// releaseUnused releases the name for other sockets, unless an earlier registration by this socket is
-// still valid.
+// releaseUnused releases the name for other sockets, unless an earlier registration by this socket is still valid.
 func (s *session) releaseUnused(name string) {
 	if s.driver == nil {
 		s.w.release(name, s.path)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -84,8 +85,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// notices watches the directory. If inotify is exhausted, the periodic scan must suffice (kubernetes
-// 74669).
+// notices watches the directory. If inotify is exhausted, the periodic scan must suffice (kubernetes 74669).
 func (w *Watcher) notices() (<-chan fsnotify.Event, <-chan error, func()) {
 	n, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -141,8 +141,7 @@ func (w *Watcher) scan(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// sockets returns the identities of the sockets in dir, by path. An identity changes when the socket is
-// replaced.
+// sockets returns the identities of the sockets in dir, by path. An identity changes when the socket is replaced.
 func sockets(dir string) (map[string]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -201,4 +200,11 @@ func (w *Watcher) locksOf(name string) *csi.VolumeLocks {
 		w.locks[name] = t
 	}
 	return t
+}
+
+func inode(info fs.FileInfo) uint64 {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return s.Ino
+	}
+	return 0
 }

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,9 +87,7 @@ func (d *applier) flush() error {
 
 // record returns the record, and creates it if there is none.
 func (d *applier) record() *decide.Record {
-	if d.rec == nil {
-		d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle}
-	}
+	d.rec = cmp.Or(d.rec, &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle})
 	if d.rec.Empty() {
 		d.rec.Volume, d.rec.Block, d.rec.Ephemeral = d.f.Volume, d.f.Block, d.f.Ephemeral
 	}
@@ -100,9 +99,8 @@ func (d *applier) drop() error {
 	return d.Journal.Drop(volume.Key(d.f.Driver, d.f.Handle))
 }
 
-// checkAttached reads from the API, not from a cache, that the volume is attached and not being
-// detached, and keeps the attachment's metadata. volumesInUse was confirmed before, so a detach that
-// starts now sees the entry and waits.
+// checkAttached reads from the API, not from a cache, that the volume is attached and not being detached, and keeps the
+// attachment's metadata. volumesInUse was confirmed before, so a detach that starts now sees the entry and waits.
 func (d *applier) checkAttached(ctx context.Context) error {
 	f := d.f
 	m := attach.Mount{

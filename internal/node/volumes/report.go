@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,10 +62,7 @@ func (r reporter) after(ctx context.Context, f *facts, failed []failure, try ret
 			r.warn(ctx, f, x.action, b)
 		}
 	}
-	if wrong != nil {
-		return wrong
-	}
-	return notYet
+	return cmp.Or(wrong, notYet)
 }
 
 // inUse adds the processes that keep the mount in use to the reason of a failed unmount. The search is
@@ -188,9 +186,8 @@ func (r reporter) warnBroken(f *facts, b volume.Because) {
 	}
 }
 
-// warnUnmounting warns the Pods from which the volume is being unmounted; a path limits it to the Pod
-// of that target. If no such Pod exists any more, it warns those that want the volume next, or what
-// waits for the detach.
+// warnUnmounting warns the Pods from which the volume is being unmounted; a path limits it to the Pod of that target.
+// If no such Pod exists any more, it warns those that want the volume next, or what waits for the detach.
 func (r reporter) warnUnmounting(ctx context.Context, f *facts, path string, b volume.Because) {
 	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
 	if record == nil {

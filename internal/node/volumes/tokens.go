@@ -1,9 +1,12 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // maxTokenAge is the age at which a token is renewed, unless four fifths of its lifetime are over first.
@@ -55,10 +62,7 @@ func (t *tokens) get(
 	if r.Audience != "" {
 		request.Spec.Audiences = []string{r.Audience}
 	}
-	account := pod.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
+	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
 	issued, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request,
 		metav1.CreateOptions{})
 	if err != nil {
@@ -89,4 +93,40 @@ func (t *tokens) forget(podUID string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.byKey, func(k tokenKey, _ token) bool { return k.pod == podUID })
+}
+
+var errRecordLost = errors.New("the journal's record of it was lost, and its object is gone")
+
+// SecretValues returns the values of the Secrets that the journal says a driver received for a volume, or for all of
+// its volumes if the id is empty. It fails if one of them can no longer be read.
+func (p *shared) SecretValues(ctx context.Context, driver, volumeID string) ([]string, error) {
+	var out []string
+	read := map[decide.SecretRef]bool{}
+	for _, r := range p.recordsOf(driver, volumeID) {
+		if r.SecretsUnknown {
+			return nil, fmt.Errorf("what volume %s was mounted with: %w", cmp.Or(r.Volume, r.Handle), errRecordLost)
+		}
+		for _, ref := range r.Secrets() {
+			if read[ref] {
+				continue
+			}
+			data, err := kube.SecretData(ctx, p.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+			if err != nil {
+				return nil, fmt.Errorf("what volume %s was mounted with: %w", r.Volume, err)
+			}
+			read[ref], out = true, append(out, slices.Collect(maps.Values(data))...)
+		}
+	}
+	return out, nil
+}
+
+// recordsOf returns the record of a volume, if any, or those of all volumes of the driver if the id is empty.
+func (p *shared) recordsOf(driver, volumeID string) []*decide.Record {
+	if volumeID == "" {
+		return slices.DeleteFunc(p.Journal.List(), func(r *decide.Record) bool { return r.Driver != driver })
+	}
+	if r := p.Journal.Get(volume.Key(driver, volumeID)); r != nil {
+		return []*decide.Record{r}
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package healthz
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -9,6 +10,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -90,4 +95,126 @@ func (p Paths) find(path string) Respond {
 		}
 	}
 	return notFound
+}
+
+const (
+	profilesPath = "/debug/pprof/"
+	// profileTime is how long the processor is watched unless a request says otherwise, and maxProfileTime the longest.
+	profileTime, maxProfileTime = 30 * time.Second, 5 * time.Minute
+	octets                      = "application/octet-stream"
+)
+
+func notFound(context.Context, url.Values) Answer {
+	return Text(http.StatusNotFound, "404 page not found")
+}
+
+// Profiles adds the profiles of the program below /debug/pprof/, as go tool pprof reads them.
+func (p Paths) Profiles() {
+	p[profilesPath] = func(context.Context, url.Values) Answer {
+		var names strings.Builder
+		for _, profile := range pprof.Profiles() {
+			fmt.Fprintf(&names, "%s%s\n", profilesPath, profile.Name())
+		}
+		return Text(http.StatusOK, names.String()+profilesPath+"profile\n")
+	}
+	p[profilesPath+"cmdline"] = func(context.Context, url.Values) Answer {
+		return Text(http.StatusOK, strings.Join(os.Args, "\x00"))
+	}
+	p[profilesPath+"profile"] = processorProfile
+	for _, profile := range pprof.Profiles() {
+		p[profilesPath+profile.Name()] = func(_ context.Context, query url.Values) Answer {
+			var body bytes.Buffer
+			debug, _ := strconv.Atoi(query.Get("debug")) // 0 unless it is a number
+			if err := profile.WriteTo(&body, debug); err != nil {
+				return Text(http.StatusInternalServerError, err.Error())
+			}
+			if debug > 0 {
+				return Answer{Code: http.StatusOK, Body: body.Bytes()}
+			}
+			return Answer{Code: http.StatusOK, Type: octets, Body: body.Bytes()}
+		}
+	}
+}
+
+// processorProfile says what the processor does for some seconds.
+func processorProfile(ctx context.Context, query url.Values) Answer {
+	seconds, _ := strconv.Atoi(query.Get("seconds")) // 0 unless it is a number
+	pause := min(cmp.Or(time.Duration(max(seconds, 0))*time.Second, profileTime), maxProfileTime)
+	var body bytes.Buffer
+	if err := pprof.StartCPUProfile(&body); err != nil {
+		return Text(http.StatusInternalServerError, err.Error())
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+	pprof.StopCPUProfile()
+	return Answer{Code: http.StatusOK, Type: octets, Body: body.Bytes()}
+}
+
+// Answer is what a path answers.
+type Answer struct {
+	// Code is the HTTP status.
+	Code int
+	// Type is the content type; empty means plain text.
+	Type string
+	Body []byte
+}
+
+// Respond answers a request for a path. It must return when ctx ends.
+type Respond func(ctx context.Context, query url.Values) Answer
+
+// Text returns an answer in plain text.
+func Text(code int, text string) Answer { return Answer{Code: code, Body: []byte(text)} }
+
+// shared makes one check at a time. Who asks while it is made gets its answer, so that a driver which hangs costs one
+// connection and not one for each request.
+type shared struct {
+	limit time.Duration
+	check func(ctx context.Context) Answer
+
+	mu      sync.Mutex
+	running *result
+}
+
+// result is that of a check, when done is closed.
+type result struct {
+	done   chan struct{}
+	answer Answer
+}
+
+// Check returns a Respond that makes a check, within a time limit, for each request that comes while none is made. The
+// check must return when its context ends.
+func Check(limit time.Duration, check func(ctx context.Context) Answer) Respond {
+	s := &shared{limit: limit, check: check}
+	return func(ctx context.Context, _ url.Values) Answer {
+		r := s.join(ctx)
+		select {
+		case <-r.done:
+			return r.answer
+		case <-ctx.Done():
+			return Text(http.StatusServiceUnavailable, "the program ends")
+		}
+	}
+}
+
+// join returns the check that is made, or starts one.
+func (s *shared) join(ctx context.Context) *result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		return s.running
+	}
+	r := &result{done: make(chan struct{})}
+	s.running = r
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, s.limit)
+		defer cancel()
+		r.answer = s.check(ctx)
+		s.mu.Lock()
+		s.running = nil
+		s.mu.Unlock()
+		close(r.done)
+	}()
+	return r
 }

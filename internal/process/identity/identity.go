@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	decide "volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/queue"
 )
 
@@ -25,8 +26,7 @@ var (
 type Identity struct {
 	// Node is the node's name.
 	Node string
-	// Config is the client configuration for the API server. It names the file, so clients follow
-	// each renewal.
+	// Config is the client configuration for the API server. It names the file, so clients follow each renewal.
 	Config *rest.Config
 
 	file file
@@ -109,8 +109,7 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 	return i, nil
 }
 
-// retry repeats an operation that fails because the server cannot be reached, or cannot answer,
-// until ctx ends.
+// retry repeats an operation that fails because the server cannot be reached, or cannot answer, until ctx ends.
 func retry(ctx context.Context, log *slog.Logger, do func() error) error {
 	const shortest, longest = time.Second, 30 * time.Second
 	for pause := shortest; ; pause = min(2*pause, longest) {
@@ -119,10 +118,8 @@ func retry(ctx context.Context, log *slog.Logger, do func() error) error {
 			return err
 		}
 		log.Warn("this host has not joined yet, and goes on trying", "cause", err)
-		select {
-		case <-ctx.Done():
+		if !lifecycle.Sleep(ctx, pause) {
 			return context.Cause(ctx)
-		case <-time.After(pause):
 		}
 	}
 }
@@ -145,10 +142,8 @@ func (i *Identity) keep(ctx context.Context) {
 	pause, failed := time.Duration(0), 0
 	for {
 		wait, due := decide.Renew(i.obtained, i.end, time.Now())
-		select {
-		case <-ctx.Done():
+		if !lifecycle.Sleep(ctx, max(wait, pause)) {
 			return
-		case <-time.After(max(wait, pause)):
 		}
 		if !due {
 			continue

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -273,4 +276,16 @@ func (s *servers) follow(ctx context.Context, config *rest.Config, log *slog.Log
 	})
 	informer.RunWithContext(ctx)
 	return nil
+}
+
+// unacknowledged is how long sent data may stay unacknowledged before the connection is given up.
+const unacknowledged = 10 * time.Second
+
+// limitUnacknowledged is net.Dialer's Control. The kernel's own limit is a quarter of an hour.
+func limitUnacknowledged(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged/time.Millisecond))
+	})
+	return cmp.Or(err, failed)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
 )
 
 // Hidden replaces a secret in a text.
@@ -35,8 +36,7 @@ type Secrets struct {
 	current, previous generation
 }
 
-// generation holds the hashes of parts and of whole values, and the lengths of values shorter than
-// a part.
+// generation holds the hashes of parts and of whole values, and the lengths of values shorter than a part.
 type generation struct {
 	parts, values map[uint64]struct{}
 	short         [partSize]bool
@@ -101,8 +101,7 @@ const bearerBegin = "eyJ"
 
 var bearer = regexp.MustCompile(bearerBegin + `[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`)
 
-// Hide returns a text without the secrets, truncated to about MaxText bytes. A nil s hides tokens
-// only.
+// Hide returns a text without the secrets, truncated to about MaxText bytes. A nil s hides tokens only.
 func (s *Secrets) Hide(text string) string { return s.hide(text, viewsOf) }
 
 // HidePlain is Hide for texts of this program, and is cheap: it does not decode anything.
@@ -179,4 +178,28 @@ func mark(secret []bool, from, to int) {
 	for i := from; i < to; i++ {
 		secret[i] = true
 	}
+}
+
+// Line returns one printable line of at most that many bytes, and "..." if there is more, for any text of a driver or
+// of another source: nothing in it is a command for a terminal, or changes the direction of the text after it.
+func Line(s string, most int) string {
+	return Bounded(strings.Join(strings.Fields(Printable(s)), " "), most)
+}
+
+// Printable replaces each character that is not part of a printable line by a blank; it keeps blanks.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(s, "?"))
+}
+
+// Bounded truncates a text to a number of bytes, between two characters.
+func Bounded(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
 }

@@ -14,15 +14,13 @@ import (
 )
 
 const (
-	// maxDepth is how many encodings are undone one after the other: base64 in lines in JSON in
-	// JSON has four.
+	// maxDepth is how many encodings are undone one after the other: base64 in lines in JSON in JSON has four.
 	maxDepth = 4
 	// maxViews limits the work for one text.
 	maxViews = 200
 )
 
-// view is a text after some encodings were undone, with the range in the original text from which
-// each byte was made.
+// view is a text after some encodings were undone, with the range in the original text from which each byte was made.
 type view struct {
 	text     []byte
 	from, to []int
@@ -56,8 +54,7 @@ func viewOf(text string) view {
 	return v
 }
 
-// viewsOf returns the text itself and with every encoding undone, those with the fewest steps
-// first.
+// viewsOf returns the text itself and with every encoding undone, those with the fewest steps first.
 func viewsOf(text string) []view {
 	first := viewOf(text)
 	views, known, undoers := []view{first}, map[string]bool{first.key(): true, "": true}, undoers()
@@ -80,7 +77,7 @@ func viewsOf(text string) []view {
 func undoers() []func(view) view {
 	return []func(view) view{
 		replace(unescape), replace(unpercent), replace(unform), replace(unentity), replace(unquote), replace(unwrap),
-		unbase64(0), unbase64(1), unbase64(2), unbase64(3), unhex(0), unhex(1), undecimal(),
+		unbase64(0), unbase64(1), unbase64(2), unbase64(3), unhex(0), unhex(1), undecimal,
 	}
 }
 
@@ -250,8 +247,7 @@ func unbase64(skip int) func(view) view {
 	}
 }
 
-// readable says whether there are several printable characters in a row: a word that is not base64
-// decodes to none.
+// readable says whether there are several printable characters in a row: a word that is not base64 decodes to none.
 func readable(made []byte) bool {
 	run := 0
 	for len(made) > 0 {
@@ -285,20 +281,18 @@ func unhex(skip int) func(view) view {
 }
 
 // undecimal decodes bytes in the form in which Go prints a slice of them.
-func undecimal() func(view) view {
-	return func(v view) view {
-		next := view{decoded: true}
-		for _, at := range decimalBytes.FindAllIndex(v.text, -1) {
-			run := v.text[at[0]:at[1]]
-			for _, p := range decimalByte.FindAllIndex(run, -1) {
-				if n, err := strconv.ParseUint(string(run[p[0]:p[1]]), 10, 8); err == nil {
-					next.add(v.from[at[0]+p[0]], v.to[at[0]+p[1]-1], byte(n))
-				}
+func undecimal(v view) view {
+	next := view{decoded: true}
+	for _, at := range decimalBytes.FindAllIndex(v.text, -1) {
+		run := v.text[at[0]:at[1]]
+		for _, p := range decimalByte.FindAllIndex(run, -1) {
+			if n, err := strconv.ParseUint(string(run[p[0]:p[1]]), 10, 8); err == nil {
+				next.add(v.from[at[0]+p[0]], v.to[at[0]+p[1]-1], byte(n))
 			}
-			next.gap(v, at[1])
 		}
-		return next
+		next.gap(v, at[1])
 	}
+	return next
 }
 
 // gap separates what was decoded from one word from the next one.

@@ -3,6 +3,7 @@ package manifest
 import (
 	_ "embed" // the policy is a file
 	"fmt"
+	"maps"
 	"path"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -46,10 +47,8 @@ func FlexObjects(f Flex) ([]runtime.Object, error) {
 		}
 	}
 	labels := map[string]string{"app.kubernetes.io/name": f.CSI, "app.kubernetes.io/component": "flexvolume"}
-	all := map[string]string{"app.kubernetes.io/managed-by": "volplane"}
-	for key, value := range labels {
-		all[key] = value
-	}
+	all := maps.Clone(labels)
+	all["app.kubernetes.io/managed-by"] = "volplane"
 	// A driver is replaced by one rename, so many nodes may be updated at the same time.
 	quarter := intstr.FromString("25%")
 	return []runtime.Object{&appsv1.DaemonSet{

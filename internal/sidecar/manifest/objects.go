@@ -1,18 +1,23 @@
 package manifest
 
 import (
+	"bytes"
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 )
 
 // Parts of the deployment.
@@ -32,8 +37,7 @@ func Objects(o Options) ([]runtime.Object, error) {
 	}
 	var out []runtime.Object
 	if o.OwnNamespace {
-		// The Pods on the nodes are privileged: without that the host sees no
-		// mount of theirs.
+		// The Pods on the nodes are privileged: without that the host sees no mount of theirs.
 		out = append(out, &corev1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Namespace, Labels: map[string]string{enforce: "privileged"}},
 		})
@@ -72,9 +76,7 @@ func (o Options) accounts() []runtime.Object {
 // csiDriver returns the CSIDriver, in which the fields that the API server requires are always set.
 func (o Options) csiDriver() *storagev1.CSIDriver {
 	spec := *o.CSIDriver.DeepCopy()
-	if spec.AttachRequired == nil {
-		spec.AttachRequired = ptr.To(slices.Contains(o.Controllers, "attacher"))
-	}
+	spec.AttachRequired = cmp.Or(spec.AttachRequired, ptr.To(slices.Contains(o.Controllers, "attacher")))
 	if spec.StorageCapacity == nil {
 		spec.StorageCapacity = ptr.To(slices.Contains(o.Controllers, "capacity"))
 	}
@@ -150,4 +152,60 @@ func (o Options) label(object runtime.Object) error {
 	maps.Copy(labels, o.selecting(""))
 	m.SetLabels(labels)
 	return nil
+}
+
+// YAML returns objects as YAML documents for kubectl, without empty fields.
+func YAML(objects []runtime.Object) ([]byte, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
+		storagev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("print manifests: %w", err)
+		}
+	}
+	var out bytes.Buffer
+	for _, o := range objects {
+		document, err := document(scheme, o)
+		if err != nil {
+			return nil, fmt.Errorf("print manifests: %w", err)
+		}
+		out.WriteString("---\n")
+		out.Write(document)
+	}
+	return out.Bytes(), nil
+}
+
+func document(scheme *runtime.Scheme, o runtime.Object) ([]byte, error) {
+	kinds, _, err := scheme.ObjectKinds(o)
+	if err != nil {
+		return nil, err
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	fields["apiVersion"], fields["kind"] = kinds[0].GroupVersion().String(), kinds[0].Kind
+	delete(fields, "status")
+	prune(fields)
+	return yaml.Marshal(fields)
+}
+
+// prune removes empty fields, which Go prints although they have no meaning. An emptyDir has a
+// meaning although it is empty.
+func prune(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			prune(e)
+		}
+	case map[string]any:
+		for name, e := range v {
+			prune(e)
+			if m, ok := e.(map[string]any); e == nil || e == "" || ok && len(m) == 0 && name != "emptyDir" {
+				delete(v, name)
+			}
+		}
+	}
 }

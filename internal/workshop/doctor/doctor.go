@@ -119,9 +119,7 @@ var errHung = errors.New("the driver does not answer")
 func (x *exam) stop(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.why == nil {
-		x.why = why
-	}
+	x.why = cmp.Or(x.why, why)
 }
 
 // stopped returns why the examination was stopped, or nil.

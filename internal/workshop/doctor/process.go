@@ -311,10 +311,23 @@ func repeat(ctx context.Context, f func() (again bool, err error)) error {
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			if err == nil {
-				err = ctx.Err()
-			}
-			return err
+			return cmp.Or(err, ctx.Err())
 		}
 	}
+}
+
+// commandOf returns the words of a command with its references replaced; none of a text that is empty, because the
+// driver runs already.
+func commandOf(text string, references map[string]string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	words, err := driverfile.Words(text)
+	if err != nil {
+		return nil, fmt.Errorf("command %.80q: %w", text, err)
+	}
+	for i := range words {
+		words[i] = driverfile.Expand(words[i], references)
+	}
+	return words, nil
 }

@@ -1,6 +1,7 @@
 package starter
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"strings"
@@ -52,9 +53,7 @@ func Write(name, dir, language string) ([]string, error) {
 	default:
 		return nil, fmt.Errorf("write driver: unknown language %q: use %s", language, strings.Join(Languages(), " or "))
 	}
-	if dir == "" {
-		dir = name
-	}
+	dir = cmp.Or(dir, name)
 	var all []skeleton.File
 	for _, part := range parts {
 		text, err := text(part[1], name, language)

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -23,8 +25,7 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// Revoked is the ConfigMap in kube-system with the epoch of each node, which the last
-// revocation has started.
+// Revoked is the ConfigMap in kube-system with the epoch of each node, which the last revocation has started.
 const Revoked = "volplane-revoked-nodes"
 
 // Plane is what a host needs to become a control plane of the same objects.
@@ -125,3 +126,50 @@ func epochIn(all *corev1.ConfigMap, node string) (identity.Epoch, error) {
 
 // syncLimit is how long a revocation waits until it is effective for every request.
 const syncLimit = 30 * time.Second
+
+// find removes the mark from everything that was given up with a node that is invited again: its host calls the drivers
+// for that from now on, so nothing of it may be deleted without them any more. It may be repeated.
+func (d *Members) find(ctx context.Context, node string) error {
+	for _, path := range []string{
+		"/api/v1/persistentvolumes", "/apis/storage.k8s.io/v1/volumeattachments",
+		"/apis/" + volume.GroupSnapshot + "/v1/" + volume.ResourceSnapshotContents,
+		"/apis/" + volume.GroupGroupSnapshot + "/v1/" + volume.ResourceGroupContents,
+	} {
+		if err := d.unmark(ctx, path, node); err != nil {
+			return fmt.Errorf("take the annotation %s=%s from what has it: %w", volume.AnnLostWith, node, err)
+		}
+	}
+	return nil
+}
+
+func (d *Members) unmark(ctx context.Context, path, node string) error {
+	client := d.client.Discovery().RESTClient()
+	said, err := client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	var all struct {
+		Items []metav1.PartialObjectMetadata `json:"items"`
+	}
+	if err == nil {
+		err = json.Unmarshal(said, &all)
+	}
+	if err != nil {
+		return fmt.Errorf("list %s: %w", path, err)
+	}
+	for _, o := range all.Items {
+		if o.Annotations[volume.AnnLostWith] != node {
+			continue
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"uid": o.UID, "annotations": map[string]any{volume.AnnLostWith: nil},
+		}})
+		if err == nil {
+			err = client.Patch(types.MergePatchType).AbsPath(path, o.Name).Body(patch).Do(ctx).Error()
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%s/%s: %w", path, o.Name, err)
+		}
+	}
+	return nil
+}

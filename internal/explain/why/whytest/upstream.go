@@ -1,6 +1,7 @@
 package whytest
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -39,12 +40,9 @@ func (s *Scene) Plugin(node, waits string) {
 	}
 }
 
-// Kubelet has the node be a kubelet's, which has the volume and waits with the
-// Pod's container for a reason.
+// Kubelet has the node be a kubelet's, which has the volume and waits with the Pod's container for a reason.
 func (s *Scene) Kubelet(reason string) {
-	if reason == "" {
-		reason = "ContainerCreating"
-	}
+	reason = cmp.Or(reason, "ContainerCreating")
 	unique := corev1.UniqueVolumeName(volume.UniqueName(Driver, "h1"))
 	s.N1.Status.NodeInfo.KubeletVersion = "v1.37.1"
 	s.N1.Status.VolumesAttached = []corev1.AttachedVolume{{Name: unique}}
