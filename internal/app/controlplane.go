@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/process/lifecycle"
 	"volplane.dev/volplane/internal/process/observe"
+	"volplane.dev/volplane/internal/sidecar/snapshotmetadata"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -171,11 +173,20 @@ type Plane struct {
 	// caches are those of the controllers once lent is closed.
 	caches *kube.Caches
 	lent   chan struct{}
+	// blocks is what ChangedBlocks serves.
+	blocks *snapshotmetadata.Embedded
 }
 
 // NewPlane returns a Plane whose controllers will lend their caches.
 func NewPlane() *Plane {
-	return &Plane{trimmer: kube.NewTrimmer(flex.Translation()), lent: make(chan struct{})}
+	return &Plane{
+		trimmer: kube.NewTrimmer(flex.Translation()), lent: make(chan struct{}), blocks: snapshotmetadata.NewEmbedded(),
+	}
+}
+
+// Services returns what the API server serves to clients about whom it knows nothing, by how the paths begin.
+func (p *Plane) Services() map[string]http.Handler {
+	return map[string]http.Handler{snapshotmetadata.Path: p.blocks}
 }
 
 // Transform prepares the objects of the API server's own caches.

@@ -20,6 +20,8 @@ const (
 	ReaderRole = "reader"
 	// LeasesRole is the role whose identity holds the leases of drivers.
 	LeasesRole = "leases"
+	// MetadataRole is the role whose identity serves the changed blocks of drivers, and that of their sidecar.
+	MetadataRole = "snapshot-metadata"
 )
 
 // driverRole is a controller that can run for one driver in a cluster. The others manage objects of a whole cluster.

@@ -24,6 +24,7 @@ import (
 	"volplane.dev/volplane/internal/lease"
 	"volplane.dev/volplane/internal/node"
 	"volplane.dev/volplane/internal/process/options"
+	"volplane.dev/volplane/internal/sidecar/snapshotmetadata"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -175,6 +176,7 @@ func RBAC() []runtime.Object {
 	}
 	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
 	out = append(out, kube.Roles(User(LeasesRole), leasesRights(), kube.User(User(LeasesRole)))...)
+	out = append(out, kube.Roles(User(MetadataRole), metadataRights(), kube.User(User(MetadataRole)))...)
 	out = append(out, kube.Roles(User("host"), hostRights(), kube.Group(identity.HostsGroup))...)
 	// The Node authorizer grants each agent the rights on its own objects; these are the others.
 	return append(out, kube.Roles(User("node"), node.Rights(), kube.Group(nodesGroup))...)
@@ -189,10 +191,10 @@ func inputs(all []controller.Declaration) []kube.Access {
 	return out
 }
 
-// DriverControllerRights returns the rights that a process of Controllers needs: those
-// that the controllers declare, the one to look for others, and, with leader election,
-// those on the leases of the driver. Leases and intents are in the namespace. If each node has such a process, the
-// names of these are not known, and the rights are those on every Lease of the namespace.
+// DriverControllerRights returns the rights that a process of Controllers needs: those that the controllers declare,
+// the one to look for others, and, with leader election, those on the leases of the driver. MetadataRole among them
+// stands for a process beside it that serves changed blocks. Leases and intents are in the namespace. If each node has
+// such a process, the names of these are not known, and the rights are those on every Lease of the namespace.
 func DriverControllerRights(roles []string, driver, namespace string, elects, onNodes bool) []kube.Access {
 	var out []kube.Access
 	intents, leases := driverIntents(driver, "", namespace), leaseNames(roles, driver)
@@ -203,6 +205,9 @@ func DriverControllerRights(roles []string, driver, namespace string, elects, on
 		if runs(roles, d.Name) {
 			out = append(out, d.Rights()...)
 		}
+	}
+	if slices.Contains(roles, MetadataRole) {
+		out = append(out, snapshotmetadata.Rights()...)
 	}
 	out = append(out, lease.OthersRight())
 	if !elects {

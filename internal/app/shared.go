@@ -38,6 +38,8 @@ type SharedOptions struct {
 	Identity string
 	// Reached holds the drivers that the process reaches; see lease.Drivers.
 	Reached []*csi.Set
+	// Beside runs beside the controllers that call drivers, with the drivers that they call.
+	Beside func(ctx context.Context, drivers *csi.Set) error
 	// Once runs beside the controllers of the whole cluster, in one control plane at a time.
 	Once func(ctx context.Context) error
 	// Remember stores on this host at which addresses control planes are.
@@ -196,6 +198,7 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 	return lifecycle.Run(ctx, o.Log, []lifecycle.Part{
 		{Name: "leases of drivers", Run: leases.Run},
 		{Name: "controllers", Run: func(ctx context.Context) error { return ControlPlane(ctx, drivers, ready) }},
+		{Name: "changed blocks", Run: func(ctx context.Context) error { return o.Beside(ctx, o.Drivers) }},
 	})
 }
 

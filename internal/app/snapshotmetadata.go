@@ -38,7 +38,7 @@ func snapshotMetadata(
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(kube.Restrict(o.Config, "snapshot-metadata", snapshotmetadata.Rights()))
+	client, err := kubernetes.NewForConfig(kube.Restrict(o.Config, MetadataRole, snapshotmetadata.Rights()))
 	if err != nil {
 		return fmt.Errorf("client of snapshot-metadata: %w", err)
 	}
@@ -57,7 +57,10 @@ func snapshotMetadata(
 	}
 	ready.driver.Store(true)
 	o.Log.Info("changed blocks are served", "driver", d.Name, "address", l.Addr().String())
+	drivers := csi.NewSet()
+	drivers.Put(d)
 	return snapshotmetadata.Serve(ctx, l, secure, snapshotmetadata.Options{
-		Driver: d, Client: client, Audience: o.Audience, Limit: o.StreamLimit, Meter: metrics.Stream, Log: o.Log,
+		Drivers: drivers, Driver: d.Name, Client: client, Audience: o.Audience, Limit: o.StreamLimit,
+		Meter: metrics.Stream, Log: o.Log,
 	})
 }

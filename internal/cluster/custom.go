@@ -69,11 +69,27 @@ type SnapshotMetadataServiceSpec struct {
 	CACert  []byte `json:"caCert"`
 }
 
-// DeepCopyObject returns a copy.
-func (s *SnapshotMetadataService) DeepCopyObject() runtime.Object {
+// SnapshotMetadataServiceList is a list of them.
+type SnapshotMetadataServiceList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []SnapshotMetadataService `json:"items"`
+}
+
+// DeepCopy returns a copy.
+func (s *SnapshotMetadataService) DeepCopy() *SnapshotMetadataService {
 	out := *s
 	out.ObjectMeta, out.Spec.CACert = *s.ObjectMeta.DeepCopy(), bytes.Clone(s.Spec.CACert)
 	return &out
+}
+
+// DeepCopyObject returns a copy.
+func (s *SnapshotMetadataService) DeepCopyObject() runtime.Object { return s.DeepCopy() }
+
+// DeepCopyObject returns a copy.
+func (l *SnapshotMetadataServiceList) DeepCopyObject() runtime.Object {
+	return &SnapshotMetadataServiceList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy(), Items: copyOf(l.Items)}
 }
 
 // DeepCopy returns a copy.

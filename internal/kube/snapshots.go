@@ -8,6 +8,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -159,7 +160,27 @@ func (o SnapshotObjects) Classes(ctx context.Context) ([]*cluster.VolumeSnapshot
 func (o SnapshotObjects) MetadataService(
 	ctx context.Context, driver string,
 ) (*cluster.SnapshotMetadataService, error) {
-	r := o.client.Discovery().RESTClient().Verb(http.MethodGet).AbsPath("apis", volume.GroupMetadata,
-		volume.MetadataVersion).Resource(volume.ResourceMetadataServices).Name(driver)
-	return do(ctx, r, &cluster.SnapshotMetadataService{})
+	return servicesOf(o.client).Get(ctx, driver, metav1.GetOptions{})
+}
+
+// MetadataServices reads all SnapshotMetadataServices.
+func (o SnapshotObjects) MetadataServices(ctx context.Context) ([]cluster.SnapshotMetadataService, error) {
+	list, err := servicesOf(o.client).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// WriteMetadataServices returns a client to write SnapshotMetadataServices.
+func WriteMetadataServices(client kubernetes.Interface) API[*cluster.SnapshotMetadataService] {
+	return servicesOf(client)
+}
+
+func servicesOf(
+	client kubernetes.Interface,
+) customClient[*cluster.SnapshotMetadataService, *cluster.SnapshotMetadataServiceList] {
+	return customOf[cluster.SnapshotMetadataService, cluster.SnapshotMetadataServiceList](client,
+		schema.GroupVersion{Group: volume.GroupMetadata, Version: volume.MetadataVersion},
+		volume.ResourceMetadataServices, "SnapshotMetadataService", "")
 }

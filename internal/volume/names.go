@@ -128,6 +128,8 @@ const (
 	GroupMetadata            = "cbt.storage.k8s.io"
 	MetadataVersion          = "v1beta1"
 	ResourceMetadataServices = "snapshotmetadataservices"
+	// AudienceMetadata is what the tokens of clients must be for that ask a control plane of volplane for changed blocks.
+	AudienceMetadata = "changed-blocks.volplane.dev"
 	// GroupGroupSnapshot names the API group of the custom resources of groups of snapshots. KindGroup and ResourceGroups
 	// are those of a group, and ResourceGroupContents and ResourceGroupClasses the resources that stand for a driver's
 	// group, and for the classes of groups.

@@ -99,7 +99,7 @@ func (s *Server) assemble(
 		return nil, nil, err
 	}
 	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(a.members.Guard(s.refuse(h)), c)
+		return before(o.Services, genericapiserver.DefaultBuildHandlerChain(a.members.Guard(s.refuse(h)), c))
 	}
 	a.bulk = spare.NewBulk(s.store.prefix())
 	if err := admit(c, client, a.informers, s.store.plan, a.bulk); err != nil {
@@ -110,6 +110,19 @@ func (s *Server) assemble(
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
 	c.SkipOpenAPIInstallation = true // describe does it
 	return a.complete()
+}
+
+// before returns a handler of the services and, for all other paths, of what is behind them.
+func before(services map[string]http.Handler, behind http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for path, service := range services {
+			if strings.HasPrefix(r.URL.Path, path) {
+				service.ServeHTTP(w, r)
+				return
+			}
+		}
+		behind.ServeHTTP(w, r)
+	})
 }
 
 func (a *assembly) complete() (*assembly, *genericapiserver.GenericAPIServer, error) {

@@ -80,6 +80,8 @@ type Options struct {
 	Metrics prometheus.Gatherer
 	// Paths are additional paths with their handlers, for users with a right to the path.
 	Paths map[string]http.Handler
+	// Services are handlers that find out themselves who a client is, by how their paths begin.
+	Services map[string]http.Handler
 	// NoBackups means that no backups are made automatically, which is reported instead of the age of the newest.
 	NoBackups bool
 	// NoSync omits fsync; for tests only.

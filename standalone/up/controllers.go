@@ -35,6 +35,9 @@ func (o Options) alone(
 				close(works)
 			})
 		}},
+		{Name: "changed blocks", Run: func(ctx context.Context) error {
+			return plane.ChangedBlocks(ctx, o.changedBlocks(server, common), called)
+		}},
 		// It reads all objects at its start, which must not delay the other parts.
 		{Name: "garbage collector", Run: lifecycle.After(works, func(ctx context.Context) error {
 			return garbage.Run(ctx, server.ClientConfig(garbage.User))
@@ -44,7 +47,7 @@ func (o Options) alone(
 
 // shared returns the controllers of a control plane over a store that others may use, too.
 func (o Options) shared(
-	server *apiserver.Server, common app.ControlPlaneOptions, reached []*csi.Set, ready func(),
+	server *apiserver.Server, common app.ControlPlaneOptions, plane *app.Plane, reached []*csi.Set, ready func(),
 ) []lifecycle.Part {
 	return []lifecycle.Part{{Name: "controllers", Run: func(ctx context.Context) error {
 		id, err := server.DirectoryID()
@@ -53,6 +56,9 @@ func (o Options) shared(
 		}
 		return app.Shared(ctx, app.SharedOptions{
 			ControlPlaneOptions: common, Node: o.Node, Identity: "volplane-up_" + o.Node + "_" + id, Reached: reached,
+			Beside: func(ctx context.Context, drivers *csi.Set) error {
+				return plane.ChangedBlocks(ctx, o.changedBlocks(server, common), drivers)
+			},
 			Once: func(ctx context.Context) error { return garbage.Run(ctx, server.ClientConfig(garbage.User)) },
 			Remember: func(addresses []string) error {
 				return identity.Remember(o.nodeRoot(), server.CA(), addresses)
@@ -61,12 +67,25 @@ func (o Options) shared(
 	}}}
 }
 
-// addresses returns at which addresses, host:port with commas, the API server is reached: by other hosts, if it listens
-// for them.
+// changedBlocks returns how the changed blocks of drivers are served.
+func (o Options) changedBlocks(server *apiserver.Server, common app.ControlPlaneOptions) app.ChangedBlocksOptions {
+	return app.ChangedBlocksOptions{
+		Config: server.ClientConfig(app.User(app.MetadataRole)), CA: server.CA(),
+		Address: append(o.reachedAt(server), server.Addr())[0],
+		Metrics: common.Metrics, Log: o.Log,
+	}
+}
+
+// addresses returns what the Node says of this control plane: its addresses, with commas, if it has any.
 func (o Options) addresses(server *apiserver.Server) string {
+	return cmp.Or(strings.Join(o.reachedAt(server), ","), "yes")
+}
+
+// reachedAt returns at which addresses, host:port, the API server is reached: by other hosts, if it listens for them.
+func (o Options) reachedAt(server *apiserver.Server) (out []string) {
 	host, port, err := net.SplitHostPort(server.Addr())
 	if err != nil {
-		return "yes"
+		return nil
 	}
 	hosts := []string{host}
 	if given, _, err := net.SplitHostPort(o.Listen); err == nil && (given == "" || net.ParseIP(given).IsUnspecified()) {
@@ -75,9 +94,8 @@ func (o Options) addresses(server *apiserver.Server) string {
 			hosts = []string{ip.String()}
 		}
 	}
-	var out []string
 	for _, h := range slices.Concat(hosts, o.Names) {
 		out = append(out, net.JoinHostPort(h, port))
 	}
-	return cmp.Or(strings.Join(out, ","), "yes")
+	return out
 }

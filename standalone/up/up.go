@@ -224,7 +224,7 @@ func (o Options) server(
 		Metrics: metrics.Gatherer(), Step: steps.does, Transform: plane.Transform,
 		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names,
 		RBAC: slices.Concat(app.RBAC(), garbage.RBAC(), page.RBAC()), Collects: true, Paths: paths,
-		Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
+		Services: plane.Services(), Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
 		External:         o.Store,
 		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable, NoBackups: o.Backups.Every <= 0,
 	}
@@ -248,7 +248,7 @@ func (o Options) parts(
 	if server.Shared() {
 		// The node agent reads the objects of its node itself, because the controllers start again when their leases are
 		// lost.
-		runNode, working = app.Node, o.shared(server, common, reached, ready)
+		runNode, working = app.Node, o.shared(server, common, plane, reached, ready)
 	} else {
 		runNode, working = plane.Node, o.alone(server, common, plane, reached, ready)
 	}

@@ -70,8 +70,11 @@ func addWorkloads(_ string, out map[string][]byte) error {
 		t.put(0, fmt.Sprintf("{{- if eq .Values.shape %q }}", shape))
 		for _, n := range objects {
 			kind := n.field("kind").scalar.(string)
-			if kind == "CSIDriver" {
+			switch kind {
+			case "CSIDriver":
 				csiDriver(n)
+			case "SnapshotMetadataService":
+				authority(n)
 			}
 			if condition := written()[kind]; condition != "" {
 				if kind == "ServiceAccount" && component(n) == "node" {
@@ -104,8 +107,11 @@ func shaped(shape string) ([]*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range objects {
-			if err := objects[i].overlay(others[i], v.condition); err != nil {
+		for i, other := range others {
+			if i == len(objects) {
+				other.when = []string{v.condition}
+				objects = append(objects, other)
+			} else if err := objects[i].overlay(other, v.condition); err != nil {
 				return nil, err
 			}
 		}

@@ -219,6 +219,11 @@ func TestRefusedValues(t *testing.T) {
 		{"shape=daemonset,node.driver.args={a}", "must be empty"},
 		{"serviceAccount.create=false", "name the accounts"},
 		{"prometheus.podMonitor.enabled=true", "needs metrics.enabled"},
+		{"changedBlocks.enabled=true", "changedBlocks.secret and changedBlocks.caCert"},
+		{
+			"shape=daemonset,nodeDeployment=true,changedBlocks.enabled=true,changedBlocks.secret=a,changedBlocks.caCert=b",
+			"clients know one address",
+		},
 		{"metrics.enabled=true,controller.extraArgs={--leader-election=false}", "must not have"},
 	} {
 		out, complaints, err := helm(t, "template", "release", committed, "--values="+least, "--set="+c.set)

@@ -44,6 +44,7 @@ func sentinels() words {
 		{"/word-socket", `include "volplane.socketDir" .`},
 		{"word-controller-account", `include "volplane.controllerAccount" .`},
 		{"word-node-account", `include "volplane.nodeAccount" .`},
+		{"word-blocks-secret", ".Values.changedBlocks.secret"},
 		{"word-controller-class", ".Values.controller.priorityClassName"},
 		{"word-node-class", ".Values.node.priorityClassName"},
 		{"10001", ".Values.controller.replicas"},
@@ -88,7 +89,7 @@ func options(shape string) manifest.Options {
 	for name, values := range map[string]string{
 		"controllers": ".Values.controller.resources", "registrar": ".Values.node.registrar.resources",
 		"liveness": ".Values.livenessProbe.resources", "controller-driver": ".Values.controller.driver.resources",
-		"node-driver": ".Values.node.driver.resources",
+		"node-driver": ".Values.node.driver.resources", "snapshot-metadata": ".Values.changedBlocks.resources",
 	} {
 		o.Resources[name] = corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: at(3, values)}}}
 	}
@@ -129,9 +130,14 @@ type variant struct {
 	change    func(*manifest.Options)
 }
 
+// servesBlocks is the condition that changed blocks are served.
+const servesBlocks = ".Values.changedBlocks.enabled"
+
 // variants returns the conditions of a shape, which are independent of each other.
 func variants(shape string) []variant {
 	out := []variant{
+		// Its container comes before that of the health.
+		{servesBlocks, func(o *manifest.Options) { o.Blocks = &manifest.Blocks{Secret: "word-blocks-secret", CA: "x"} }},
 		{".Values.node.hostNetwork", func(o *manifest.Options) { o.HostNetwork = true }},
 		{".Values.node.livenessProbe.enabled", func(o *manifest.Options) { o.Node.HealthPort = 10003 }},
 		{".Values.metrics.enabled", func(o *manifest.Options) { o.MetricsPort = 10004 }},
@@ -145,6 +151,11 @@ func variants(shape string) []variant {
 	return append(out, variant{".Values.controller.livenessProbe.enabled", func(o *manifest.Options) {
 		o.Controller.HealthPort = 10002
 	}}, variant{`include "volplane.ownTmp" .`, func(o *manifest.Options) { o.Controller.Mounts[0].MountPath = "/tmp" }})
+}
+
+// authority replaces the certificate in what describes the service of changed blocks.
+func authority(n *node) {
+	n.field("spec").field("caCert").scalar = expression("b64enc .Values.changedBlocks.caCert | quote")
 }
 
 // csiDriver replaces the spec of a CSIDriver: a field is rendered if the values have it. Two of them follow from

@@ -44,7 +44,7 @@ func restrictions() map[string]map[string]any {
 	}
 	for _, at := range []string{
 		"controller.resources", "node.registrar.resources", "livenessProbe.resources", "controller.driver.resources",
-		"node.driver.resources",
+		"node.driver.resources", "changedBlocks.resources",
 	} {
 		out[at] = map[string]any{
 			"type": "object", "additionalProperties": false, "properties": map[string]any{

@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/sidecar/manifest"
+	"volplane.dev/volplane/internal/sidecar/snapshotmetadata"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -40,7 +41,7 @@ func (n needers) note(controller string, leads bool) {
 	}
 }
 
-// condition returns the conditions under which a controller needs it.
+// condition returns the conditions under which a controller needs it, or what serves changed blocks beside them.
 func (n needers) condition() []string {
 	var all, out []string
 	for _, c := range app.ClusterControllers() {
@@ -52,14 +53,18 @@ func (n needers) condition() []string {
 			all, out = append(all, runs), append(out, runs)
 		}
 	}
+	var beside []string
+	if _, needs := n[app.MetadataRole]; needs {
+		beside = []string{servesBlocks}
+	}
 	switch {
 	case len(out) == len(app.ClusterControllers()):
 		return nil
 	case len(all) == len(app.ClusterControllers()):
 		// One of them runs in any case.
-		return append(out, elects)
+		all = append(out, elects)
 	}
-	return all
+	return append(all, beside...)
 }
 
 // addRoles adds a template with the roles and bindings. The elements of a rule depend on the controllers that the
@@ -123,7 +128,7 @@ func (t *text) elsewhere(n *node) {
 	t.put(0, "{{- end }}{{- end }}")
 }
 
-// secretReaders returns the condition that a controller runs which needs Secrets.
+// secretReaders returns the condition that something runs which needs Secrets.
 func secretReaders() string {
 	of := needers{}
 	for _, c := range app.ClusterControllers() {
@@ -132,6 +137,7 @@ func secretReaders() string {
 			of.note(c, false)
 		}
 	}
+	of.note(app.MetadataRole, false)
 	return cmp.Or(anyOf(of.condition()), "true")
 }
 
@@ -202,18 +208,24 @@ func ruleNodes(namespace string, onNodes bool) []*node {
 	for _, c := range app.ClusterControllers() {
 		for _, leads := range []bool{false, true} {
 			rights := app.DriverControllerRights([]string{c}, wordDriver, wordNamespace, leads, onNodes)
-			for _, object := range kube.Roles("", rights, rbacv1.Subject{}) {
-				for _, r := range rulesIn(object, namespace) {
-					add(rules, r, c, leads)
-				}
-			}
+			addAll(rules, rights, namespace, c, leads)
 		}
 	}
+	addAll(rules, snapshotmetadata.Rights(), namespace, app.MetadataRole, false)
 	var out []*node
 	for _, key := range slices.Sorted(maps.Keys(rules)) {
 		out = append(out, rules[key].node())
 	}
 	return out
+}
+
+// addAll notes that a controller needs the rules for rights in a namespace.
+func addAll(rules map[string]*rule, rights []kube.Access, namespace, controller string, leads bool) {
+	for _, object := range kube.Roles("", rights, rbacv1.Subject{}) {
+		for _, r := range rulesIn(object, namespace) {
+			add(rules, r, controller, leads)
+		}
+	}
 }
 
 // rulesIn returns the rules of an object if it is a role in the namespace.

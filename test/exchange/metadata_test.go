@@ -1,15 +1,9 @@
 package exchange
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -19,16 +13,9 @@ import (
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/kubernetes-csi/external-snapshot-metadata/pkg/api"
-	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/hosting/local"
-	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/plane"
@@ -118,10 +105,9 @@ deletionPolicy: Delete
 // metadataWorld is a cluster with the bundled driver, whose pool shares blocks.
 type metadataWorld struct {
 	*cluster.Installation
-	audit, pool, socket string
-	driver              *csi.Driver
-	// handles are the driver's snapshots, by their names.
-	handles map[string]string
+	*blocksReader
+	audit, socket string
+	driver        *csi.Driver
 }
 
 func newMetadataWorld(ctx context.Context, t *testing.T) *metadataWorld {
@@ -129,7 +115,9 @@ func newMetadataWorld(ctx context.Context, t *testing.T) *metadataWorld {
 	c, log := cluster.AuditedCluster(t)
 	w := &metadataWorld{
 		Installation: &cluster.Installation{Cluster: c, T: t, Ctx: ctx, Base: "metadata", Space: "default"}, audit: log,
-		handles: map[string]string{},
+		blocksReader: &blocksReader{
+			t: t, ctx: ctx, api: c.Client, kubeconfig: c.AdminKubeconfig(), handles: map[string]string{},
+		},
 	}
 	c.ServeSnapshots(ctx, t)
 	for _, text := range []string{
@@ -161,16 +149,7 @@ func metadataRole(t *testing.T, file string) string {
 // serveDriver serves the bundled driver with a pool on xfs.
 func (w *metadataWorld) serveDriver() {
 	w.T.Helper()
-	dir, err := os.MkdirTemp("", "cbt")
-	w.Must(err)
-	w.T.Cleanup(func() { _ = os.RemoveAll(dir) })
-	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "fs")
-	w.Must(os.WriteFile(image, nil, 0o600))
-	w.Must(os.Truncate(image, 512<<20))
-	w.Must(os.Mkdir(at, 0o700))
-	w.Must(exec.Command("mkfs.xfs", "-q", image).Run())
-	w.Must(exec.Command("mount", "-o", "loop", image, at).Run())
-	w.T.Cleanup(func() { testkit.Unmount(w.T, at) })
+	dir, at := xfs(w.T)
 	w.pool, w.socket = filepath.Join(at, "pool"), filepath.Join(dir, "csi.sock")
 	ctx, end := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -185,30 +164,10 @@ func (w *metadataWorld) serveDriver() {
 			w.T.Error(err)
 		}
 	})
+	var err error
 	w.driver, err = csi.Await(w.Ctx, w.socket, func(error) {})
 	w.Must(err)
 	w.T.Cleanup(func() { _ = w.driver.Close() })
-}
-
-// write writes to the image of a volume.
-func (w *metadataWorld) write(id, word string, at, length int) {
-	w.T.Helper()
-	f, err := os.OpenFile(filepath.Join(w.pool, "volumes", id, "disk.img"), os.O_WRONLY, 0)
-	w.Must(err)
-	defer f.Close()
-	_, err = f.WriteAt(bytes.Repeat([]byte(word), length/len(word)), int64(at))
-	w.Must(err)
-	w.Must(f.Sync())
-}
-
-// discard discards a part of the image of a volume.
-func (w *metadataWorld) discard(id string, at, length int64) {
-	w.T.Helper()
-	f, err := os.OpenFile(filepath.Join(w.pool, "volumes", id, "disk.img"), os.O_WRONLY, 0)
-	w.Must(err)
-	defer f.Close()
-	w.Must(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, length))
-	w.Must(f.Sync())
 }
 
 // snapshot takes a snapshot, and creates its objects.
@@ -271,143 +230,6 @@ func (w *metadataWorld) serve(program string, flags ...string) (*upstream.Progra
 		return ""
 	})
 	return p, address
-}
-
-// upstreamPrograms is the directory of upstream's csi-snapshot-metadata, snapshot-metadata-lister and
-// snapshot-metadata-verifier, which are compared if the variable is set: a module that they need is not in every Go
-// proxy, so that only a checkout of their repository can be built.
-func upstreamPrograms() string { return os.Getenv("UPSTREAM") }
-
-// theirs runs a program of upstream's that reads blocks as an account, and returns its output.
-func (w *metadataWorld) theirs(program, account, target, base string, flags ...string) string {
-	w.T.Helper()
-	args := append([]string{
-		"-kubeconfig=" + w.AdminKubeconfig(), "-namespace=default", "-snapshot=" + target, "-previous-snapshot=" + base,
-		"-service-account=" + account, "-service-account-namespace=default", "-max-results=2",
-	}, flags...)
-	out, _ := exec.CommandContext(w.Ctx, filepath.Join(upstreamPrograms(), program), args...).CombinedOutput()
-	return string(out)
-}
-
-// read reads blocks as an account, and calls each for them.
-func (w *metadataWorld) read(account, target, base string, each func(at, size int64) error) error {
-	w.T.Helper()
-	client, token := w.client(account)
-	recv, err := w.open(client, token, target, base)
-	for err == nil {
-		var blocks []*api.BlockMetadata
-		if blocks, err = recv(); err == nil && len(blocks) > 2 {
-			w.T.Errorf("an answer has %d blocks", len(blocks))
-		}
-		for _, b := range blocks {
-			if err == nil {
-				err = each(b.GetByteOffset(), b.GetSizeBytes())
-			}
-		}
-	}
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
-}
-
-// client returns a client of the service, found as clients find it, and a token of an account for it.
-func (w *metadataWorld) client(account string) (api.SnapshotMetadataClient, string) {
-	w.T.Helper()
-	field := func(path string) string {
-		return w.KubectlSays(w.Ctx, w.T, "", "get", "snapshotmetadataservice", volume.LocalDriver, "--output=jsonpath="+path)
-	}
-	authority, err := base64.StdEncoding.DecodeString(field("{.spec.caCert}"))
-	w.Must(err)
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(authority)
-	conn, err := grpc.NewClient(field("{.spec.address}"),
-		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool})))
-	w.Must(err)
-	w.T.Cleanup(func() { _ = conn.Close() })
-	token, err := w.Client.CoreV1().ServiceAccounts("default").CreateToken(w.Ctx, account, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{field("{.spec.audience}")}},
-	}, metav1.CreateOptions{})
-	w.Must(err)
-	return api.NewSnapshotMetadataClient(conn), token.Status.Token
-}
-
-// open begins to read, and returns a function that reads the next blocks.
-func (w *metadataWorld) open(
-	client api.SnapshotMetadataClient, token, target, base string,
-) (func() ([]*api.BlockMetadata, error), error) {
-	if base == "" {
-		stream, err := client.GetMetadataAllocated(w.Ctx, &api.GetMetadataAllocatedRequest{
-			SecurityToken: token, Namespace: "default", SnapshotName: target, MaxResults: 2,
-		})
-		return func() ([]*api.BlockMetadata, error) {
-			a, err := stream.Recv()
-			return a.GetBlockMetadata(), err
-		}, err
-	}
-	stream, err := client.GetMetadataDelta(w.Ctx, &api.GetMetadataDeltaRequest{
-		SecurityToken: token, Namespace: "default", TargetSnapshotName: target, BaseSnapshotId: w.handles[base],
-		MaxResults: 2,
-	})
-	return func() ([]*api.BlockMetadata, error) {
-		a, err := stream.Recv()
-		return a.GetBlockMetadata(), err
-	}, err
-}
-
-// listed returns the blocks that an account reads, or the error.
-func (w *metadataWorld) listed(account, target, base string) string {
-	w.T.Helper()
-	if upstreamPrograms() != "" {
-		var rows []string
-		out := w.theirs("snapshot-metadata-lister", account, target, base)
-		for line := range strings.Lines(out) {
-			if f := strings.Fields(line); len(f) == 5 && f[2] == "VARIABLE_LENGTH" {
-				rows = append(rows, f[3]+"+"+f[4])
-			}
-		}
-		return cmp.Or(strings.Join(rows, " "), out)
-	}
-	var rows []string
-	err := w.read(account, target, base, func(at, size int64) error {
-		rows = append(rows, fmt.Sprintf("%d+%d", at, size))
-		return nil
-	})
-	if err != nil {
-		return err.Error()
-	}
-	return strings.Join(rows, " ")
-}
-
-// verify copies the blocks of a snapshot to a device, which must then have the same content. The device begins as the
-// base, or empty.
-func (w *metadataWorld) verify(target, base string) {
-	w.T.Helper()
-	path := func(name string) string { return filepath.Join(w.pool, "snapshots", w.handles[name], "disk.img") }
-	device := filepath.Join(w.T.TempDir(), "device")
-	want, err := os.ReadFile(path(target))
-	w.Must(err)
-	begin := make([]byte, len(want))
-	if base != "" {
-		begin, err = os.ReadFile(path(base))
-		w.Must(err)
-	}
-	w.Must(os.WriteFile(device, begin, 0o600))
-	if upstreamPrograms() != "" {
-		if out := w.theirs("snapshot-metadata-verifier", backupAccount, target, base, "-src="+path(target),
-			"-tgt="+device); out != "" {
-			w.T.Errorf("from %q to %s: %s", base, target, out)
-		}
-	} else {
-		w.Must(w.read(backupAccount, target, base, func(at, size int64) error {
-			copy(begin[at:at+size], want[at:])
-			return nil
-		}))
-		w.Must(os.WriteFile(device, begin, 0o600))
-	}
-	if got, err := os.ReadFile(device); err != nil || !bytes.Equal(got, want) {
-		w.T.Errorf("what was copied from %q to %s differs: %v", base, target, err)
-	}
 }
 
 // TestSnapshotMetadata: a client, upstream's if its programs exist, reads the changed blocks of the bundled driver

@@ -23,6 +23,7 @@ type manifestFlags struct {
 	env, controllerEnv, nodeEnv               []string
 	volumes, controllerVolumes, nodeVolumes   []string
 	maxUnavailable, pullPolicy, driverPulling string
+	blocksSecret, blocksCA                    string
 	fromCluster, createNamespace              bool
 	// given says whether a flag was given.
 	given func(name string) bool
@@ -41,6 +42,7 @@ func (m *manifestFlags) register(c *cobra.Command, controllers []string) {
 	m.workloads(f, controllers)
 	m.container(f)
 	m.host(f)
+	m.blocks(f)
 	csiDriverFlags(f, &m.CSIDriver)
 	f.BoolVar(&m.WithoutCSIDriver, "without-csidriver", false, "print no CSIDriver, because another program creates it")
 	f.BoolVar(&m.WithoutNodes, "without-nodes", false,
@@ -122,6 +124,12 @@ func (m *manifestFlags) host(f *pflag.FlagSet) {
 	f.BoolVar(&m.HostNetwork, "host-network", false, "the Pods on the nodes use the nodes' network")
 	f.StringSliceVar(&m.hostPaths, "host-path", nil, "directory of a node to mount into the driver's container, such as "+
 		"/dev, as HOST[:CONTAINER][:DirectoryOrCreate]; may be repeated")
+}
+
+func (m *manifestFlags) blocks(f *pflag.FlagSet) {
+	f.StringVar(&m.blocksSecret, "changed-blocks-secret", "", "serve the changed blocks of snapshots with the "+
+		"certificate (tls.crt, tls.key) in this Secret of the driver's namespace")
+	f.StringVar(&m.blocksCA, "changed-blocks-ca", "", "`file` with the authority of that certificate, in PEM")
 }
 
 // csiDriverFlags adds a flag for each field of a CSIDriver, which stays nil without the flag.

@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -17,7 +20,9 @@ import (
 
 // parse fills the options from the flags that are texts.
 func (m *manifestFlags) parse() error {
-	for _, step := range []func() error{m.parsePulls, m.parseUpdates, m.parseContainers, m.parseHost, m.parseResources} {
+	for _, step := range []func() error{
+		m.parsePulls, m.parseUpdates, m.parseContainers, m.parseHost, m.parseResources, m.parseBlocks,
+	} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -47,6 +52,25 @@ func (m *manifestFlags) parsePulls() error {
 	for _, name := range m.pullSecrets {
 		m.PullSecrets = append(m.PullSecrets, corev1.LocalObjectReference{Name: name})
 	}
+	return nil
+}
+
+// parseBlocks reads the authority of the certificate with which changed blocks are served.
+func (m *manifestFlags) parseBlocks() error {
+	switch {
+	case m.blocksSecret == "" && m.blocksCA == "":
+		return nil
+	case m.blocksSecret == "" || m.blocksCA == "":
+		return errors.New("--changed-blocks-secret and --changed-blocks-ca belong together")
+	}
+	text, err := os.ReadFile(m.blocksCA)
+	if err != nil {
+		return fmt.Errorf("--changed-blocks-ca: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(text) {
+		return fmt.Errorf("--changed-blocks-ca: %s has no certificate in PEM", m.blocksCA)
+	}
+	m.Blocks = &manifest.Blocks{Secret: m.blocksSecret, CA: string(text)}
 	return nil
 }
 

@@ -82,13 +82,18 @@ func printManifests(ctx context.Context, s *shell.Shell, m manifestFlags) error 
 	return s.Print(manifest.YAML(objects))
 }
 
-// withRights returns the controllers that need rights: also the one that an argument of another starts.
+// withRights returns what needs rights: the controllers, also the one that an argument of another starts, and what
+// serves changed blocks.
 func withRights(o manifest.Options) []string {
 	const flag = "--health-monitor-enable-node-watcher"
+	out := slices.Clone(o.Controllers)
 	if slices.Contains(o.ControllerArgs, flag) || slices.Contains(o.ControllerArgs, flag+"=true") {
-		return append(slices.Clone(o.Controllers), "nodewatcher")
+		out = append(out, "nodewatcher")
 	}
-	return o.Controllers
+	if o.Blocks != nil {
+		out = append(out, "snapshot-metadata")
+	}
+	return out
 }
 
 // withGates returns the rights that controllers need only if a feature gate is on.

@@ -40,7 +40,7 @@ func NewScheme() Scheme {
 		&cluster.VolumeSnapshotClass{}, &cluster.VolumeSnapshotClassList{})
 	metav1.AddToGroupVersion(s.custom, snapshotv1.SchemeGroupVersion)
 	services := schema.GroupVersion{Group: volume.GroupMetadata, Version: volume.MetadataVersion}
-	s.custom.AddKnownTypes(services, &cluster.SnapshotMetadataService{})
+	s.custom.AddKnownTypes(services, &cluster.SnapshotMetadataService{}, &cluster.SnapshotMetadataServiceList{})
 	metav1.AddToGroupVersion(s.custom, services)
 	gateway := schema.GroupVersion{Group: volume.GroupGateway, Version: volume.GatewayVersion}
 	s.custom.AddKnownTypes(gateway, &cluster.ReferenceGrant{}, &cluster.ReferenceGrantList{})

@@ -133,7 +133,7 @@ func (r *Registry) Call(driver, method, code string, took time.Duration) {
 // Stream counts a stream of changed blocks that was served to a client.
 func (r *Registry) Stream(driver, method, code string, took time.Duration) {
 	if r != nil {
-		r.streams.WithLabelValues(driver, method, code).Observe(took.Seconds())
+		r.streams.WithLabelValues(cmp.Or(driver, unknownDriver), method, code).Observe(took.Seconds())
 	}
 }
 
@@ -210,7 +210,7 @@ type From string
 // The programs: those beside a driver in a cluster, volplaned, and the node agent alone or in volplaned.
 const (
 	FromControllers From = "controller"
-	FromMetadata    From = "snapshot-metadata"
+	FromMetadata    From = "snapshot-metadata, volplaned"
 	FromPlane       From = "volplaned"
 	FromBoth        From = "controller, volplaned"
 	FromNode        From = "node agent"

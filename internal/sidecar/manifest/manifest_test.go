@@ -73,6 +73,10 @@ func TestShapes(t *testing.T) {
 		"beside":      {"--without-csidriver", "--without-nodes", "--max-unavailable=0"},
 		"statefulset": {"--shape=statefulset", "--controllers=provisioner", "--secrets=*", "--metrics-port=8080"},
 		"daemonset":   {"--shape=daemonset"},
+		"changed-blocks": {
+			"--changed-blocks-secret=blocks-tls", "--changed-blocks-ca=testdata/authority.pem", "--controllers=provisioner",
+			"--secrets=storage/login",
+		},
 	} {
 		t.Run(shape, func(t *testing.T) {
 			out, _ := printed(t, flags...)
@@ -98,6 +102,16 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--shape=daemonset", "--node-selector=a=b"}, "runs on every node"},
 		{[]string{"--shape=daemonset", "--toleration=a"}, "runs on every node"},
 		{[]string{"--shape=daemonset", "--node-args=a"}, "one container of the driver"},
+		{[]string{"--changed-blocks-secret=a"}, "belong together"},
+		{[]string{"--changed-blocks-ca=testdata/authority.pem"}, "belong together"},
+		{[]string{"--changed-blocks-secret=a", "--changed-blocks-ca=testdata/flex.yaml"}, "no certificate in PEM"},
+		{[]string{"--changed-blocks-secret=a/b", "--changed-blocks-ca=testdata/authority.pem"}, "needs the Secret"},
+		{
+			[]string{
+				"--shape=daemonset", "--node-deployment", "--changed-blocks-secret=a",
+				"--changed-blocks-ca=testdata/authority.pem",
+			}, "clients know one address",
+		},
 		{[]string{"--kubelet-dir=kubelet"}, "not an absolute path"},
 		{[]string{"--host-path=/dev/"}, "not an absolute path"},
 		{[]string{"--host-path=/dev:/a:/b"}, "use HOST[:CONTAINER][:TYPE]"},

@@ -121,7 +121,7 @@ func TestArgumentsAreUnderstood(t *testing.T) {
 			}
 		}
 	}
-	if len(tried) != 3 {
+	if len(tried) != 4 {
 		t.Errorf("only these have been tried: %v", tried)
 	}
 }

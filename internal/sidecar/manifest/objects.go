@@ -30,7 +30,7 @@ const (
 const enforce = "pod-security.kubernetes.io/enforce"
 
 // Objects returns all objects that a driver needs in a cluster, in the order of their creation:
-// namespace, accounts, roles, CSIDriver, and workloads.
+// namespace, accounts, roles, CSIDriver, workloads, and the service of changed blocks.
 func Objects(o Options) ([]runtime.Object, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -50,6 +50,9 @@ func Objects(o Options) ([]runtime.Object, error) {
 		out = append(out, o.csiDriver())
 	}
 	out = append(out, o.workloads()...)
+	if o.Blocks != nil {
+		out = append(out, o.blocksObjects()...)
+	}
 	for _, object := range out {
 		if err := o.label(object); err != nil {
 			return nil, err

@@ -98,8 +98,19 @@ type Options struct {
 	// Resources are those of each container, by its name; those of the driver's containers are called
 	// controller-driver and node-driver.
 	Resources map[string]corev1.ResourceRequirements
+	// Blocks serve the changed blocks of the driver's snapshots; nil for nothing.
+	Blocks *Blocks
 	// RBAC are the roles and bindings of the account that Account names.
 	RBAC []runtime.Object
+}
+
+// Blocks configure the service of changed blocks.
+type Blocks struct {
+	// Secret is the name of the Secret with the certificate (tls.crt) and its key (tls.key), for the name that
+	// BlocksHost returns.
+	Secret string
+	// CA is the authority of the certificate, in PEM.
+	CA string
 }
 
 // Container is what a driver's container gets. $(CSI_ENDPOINT) and $(NODE_NAME) in Args stand for the
@@ -153,7 +164,7 @@ func Defaults() Options {
 		// No limits: a process that is killed for its memory comes back to the same objects.
 		Resources: map[string]corev1.ResourceRequirements{
 			containerControllers: small("20m", "64Mi"), containerRegistrar: small("5m", "16Mi"),
-			containerLiveness: small("5m", "16Mi"),
+			containerLiveness: small("5m", "16Mi"), containerBlocks: small("5m", "32Mi"),
 		},
 	}
 }
@@ -169,6 +180,10 @@ func (o Options) Account() string {
 	return o.controllerAccount()
 }
 
+// BlocksHost returns the name under which clients reach the service of changed blocks.
+func (o Options) BlocksHost() string { return o.blocks() + "." + o.Namespace + ".svc" }
+
+func (o Options) blocks() string            { return o.base() + "-blocks" }
 func (o Options) controller() string        { return o.base() + "-controller" }
 func (o Options) node() string              { return o.base() + "-node" }
 func (o Options) controllerAccount() string { return cmp.Or(o.Controller.Account, o.controller()) }

@@ -31,13 +31,16 @@ const (
 	containerControllers = "controllers"
 	containerRegistrar   = "registrar"
 	containerLiveness    = "liveness"
+	containerBlocks      = "snapshot-metadata"
 	driverOfController   = "controller-driver"
 	driverOfNode         = "node-driver"
 )
 
 // Containers returns all of them.
 func Containers() []string {
-	return []string{containerControllers, containerRegistrar, containerLiveness, driverOfController, driverOfNode}
+	return []string{
+		containerControllers, containerRegistrar, containerLiveness, containerBlocks, driverOfController, driverOfNode,
+	}
 }
 
 // nobody is the id of a user that is not root and owns nothing on a node. All containers of the
@@ -65,8 +68,8 @@ func (o Options) controllerPod() corev1.PodTemplateSpec {
 	if o.Spread && o.Shape == Deployment {
 		pod.Spec.TopologySpreadConstraints = o.spread()
 	}
-	pod.Spec.Containers = append([]corev1.Container{driver, o.controllers()}, o.liveness(o.Controller)...)
-	pod.Spec.Volumes = volumes
+	pod.Spec.Containers = slices.Concat([]corev1.Container{driver}, o.clients(), o.liveness(o.Controller))
+	pod.Spec.Volumes = append(volumes, o.certificates()...)
 	return pod
 }
 
@@ -114,7 +117,8 @@ func (o Options) nodePod() corev1.PodTemplateSpec {
 		corev1.VolumeMount{Name: volumeRegistration, MountPath: mountRegistration})
 	containers := []corev1.Container{driver, registrar}
 	if o.Shape == DaemonSet {
-		containers = append(containers, o.controllers())
+		containers = append(containers, o.clients()...)
+		more = append(more, o.certificates()...)
 	}
 	containers = append(containers, o.liveness(o.Node)...)
 	for i := range containers[1:] {
@@ -183,6 +187,14 @@ func nodeName() corev1.EnvVar {
 	return corev1.EnvVar{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"},
 	}}
+}
+
+// clients returns the containers that send requests to the API server.
+func (o Options) clients() []corev1.Container {
+	if o.Blocks == nil {
+		return []corev1.Container{o.controllers()}
+	}
+	return []corev1.Container{o.controllers(), o.blocksContainer()}
 }
 
 // controllers returns the container of the controllers.

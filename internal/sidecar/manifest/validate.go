@@ -79,6 +79,14 @@ func (o Options) shapeFaults() []fault {
 			o.NodeDeployment && slices.Contains(o.Controllers, "snapshot-controller"),
 			"the snapshot-controller is one for the whole cluster, and cannot run on each node for its volumes",
 		},
+		{
+			o.NodeDeployment && o.Blocks != nil, "controllers that work on each node for its volumes know no changed blocks " +
+				"of the others, and clients know one address",
+		},
+		{
+			o.Blocks != nil && (len(validation.IsDNS1123Subdomain(o.Blocks.Secret)) > 0 || o.Blocks.CA == ""),
+			"the service of changed blocks needs the Secret with its certificate, and the authority of this",
+		},
 		{alone && o.WithoutNodes, "a DaemonSet for everything is what runs on the nodes: it cannot be left out"},
 	}
 }
@@ -110,7 +118,7 @@ func checkPath(p string) error {
 
 // checkContainer checks what the driver's container of a part gets, together with what all have.
 func (o Options) checkContainer(c Container) error {
-	names := []string{volumeSocket, volumeKubelet, volumeRegistration, volumeTmp}
+	names := []string{volumeSocket, volumeKubelet, volumeRegistration, volumeTmp, volumeCertificates}
 	for _, v := range slices.Concat(o.Container.Volumes, c.Volumes) {
 		if slices.Contains(names, v.Name) {
 			return fmt.Errorf("%w: two volumes are called %q", ErrOptions, v.Name)

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"github.com/kubernetes-csi/external-snapshot-metadata/pkg/api"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
@@ -39,6 +41,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/testkit/logged"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -61,7 +64,19 @@ type backups struct {
 	refuses string
 	opts    Options
 	metered []string
-	dial    func() api.SnapshotMetadataClient
+	// scope is that of the driver, and others are further ones.
+	scope  volume.Scope
+	others []*csi.Driver
+	// embedded serves behind an HTTP server, unless it is nil.
+	embedded *Embedded
+	// connect returns a new connection to the server.
+	connect func() *grpc.ClientConn
+	// http returns a client that knows nothing of gRPC.
+	http func() *http.Client
+}
+
+func (w *backups) dial() api.SnapshotMetadataClient {
+	return api.NewSnapshotMetadataClient(w.connect())
 }
 
 // objects are a snapshot that is ready, its content, its class, and the service of the driver.
@@ -101,7 +116,7 @@ func newBackups(
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "login"}, Data: map[string][]byte{"key": []byte(password)},
 	}
 	w := &backups{t: t, tokens: map[string]string{token: "backups"}}
-	w.opts.Limit = 10 * time.Minute
+	w.opts.Limit, w.opts.Drivers, w.opts.Driver = 10*time.Minute, csi.NewSet(), driverName
 	w.driver = csitest.InMemory(t, csitest.Config{Plugin: csi.PluginCapabilities{SnapshotMetadata: true}})
 	w.driver.OnBlocks(says(variable(0, 10, 20, 10)))
 	w.api = kubetest.NewAPI(t, class, secret, service)
@@ -111,7 +126,10 @@ func newBackups(
 	w.api.Set(vs, content)
 	w.api.PrependReactor("create", "tokenreviews", w.reviewToken)
 	w.api.PrependReactor("create", "subjectaccessreviews", w.reviewAccess)
-	w.opts.Driver, w.opts.Client = w.driver.Dial(csi.WithNodeOnly()), kubetest.Customized(w.api.Client(Rights))
+	for _, d := range append(w.others, w.driver.Dial(csi.WithNodeOnly())) {
+		w.opts.Drivers.Put(d.In(w.scope))
+	}
+	w.opts.Client = kubetest.Customized(w.api.Client(Rights))
 	w.opts.Log = slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	w.opts.Meter = func(driver, method, code string, _ time.Duration) {
 		w.metered = append(w.metered, driver+" "+method+" "+code)
@@ -127,14 +145,14 @@ func (w *backups) serve() {
 	l := bufconn.Listen(64 << 10)
 	ctx, end := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, &tls.Config{Certificates: []tls.Certificate{pair}}, w.opts) }()
+	go func() { ended <- w.serveAt(ctx, l, &tls.Config{Certificates: []tls.Certificate{pair}}) }()
 	w.t.Cleanup(func() {
 		end()
 		if err := <-ended; err != nil {
 			w.t.Error(err)
 		}
 	})
-	w.dial = func() api.SnapshotMetadataClient {
+	w.connect = func() *grpc.ClientConn {
 		conn, err := grpc.NewClient("passthrough:///localhost",
 			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool, ServerName: "localhost"})),
 			grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
@@ -143,7 +161,46 @@ func (w *backups) serve() {
 			w.t.Fatal(err)
 		}
 		w.t.Cleanup(func() { _ = conn.Close() })
-		return api.NewSnapshotMetadataClient(conn)
+		return conn
+	}
+	w.http = func() *http.Client {
+		transport := &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "localhost"}, ForceAttemptHTTP2: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) },
+		}
+		w.t.Cleanup(transport.CloseIdleConnections)
+		return &http.Client{Transport: transport}
+	}
+}
+
+// serveAt serves at a listener, as the sidecar or behind the server of other things.
+func (w *backups) serveAt(ctx context.Context, l net.Listener, secure *tls.Config) error {
+	if w.embedded == nil {
+		return Serve(ctx, l, secure, w.opts)
+	}
+	s := &http.Server{Handler: w.embedded, TLSConfig: secure, ReadHeaderTimeout: time.Minute}
+	ended := make(chan error, 1)
+	go func() { ended <- s.ServeTLS(l, "", "") }()
+	w.embedded.Run(ctx, w.opts)
+	if err := s.Close(); err != nil {
+		return err
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// silent begins a request that never arrives, and returns how it ends.
+func (w *backups) silent(conn *grpc.ClientConn) (end func() codes.Code) {
+	w.t.Helper()
+	desc := &api.SnapshotMetadata_ServiceDesc.Streams[0]
+	stream, err := conn.NewStream(w.t.Context(), desc, Path+desc.StreamName)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return func() codes.Code {
+		return status.Code(stream.RecvMsg(&api.GetMetadataAllocatedResponse{}))
 	}
 }
 

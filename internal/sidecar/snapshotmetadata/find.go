@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -61,6 +62,7 @@ func (a ask) problem() string {
 
 // target is the snapshot of a driver call.
 type target struct {
+	driver  *csi.Driver
 	handle  string
 	secrets map[string]string
 }
@@ -82,7 +84,11 @@ func (s *server) find(ctx context.Context, a ask) (target, error) {
 	if err != nil {
 		return target{}, s.unavailable("read the VolumeSnapshotContent", err)
 	}
-	if err := unusable(vs, content, s.Driver.Name); err != nil {
+	if err := unusable(vs, content, s.Driver); err != nil {
+		return target{}, err
+	}
+	driver, err := s.driverOf(content)
+	if err != nil {
 		return target{}, err
 	}
 	ref, err := s.secretOf(ctx, vs, content)
@@ -93,7 +99,24 @@ func (s *server) find(ctx context.Context, a ask) (target, error) {
 	if err != nil {
 		return target{}, s.unavailable("read the Secret for the driver", err)
 	}
-	return target{*content.Status.SnapshotHandle, secrets}, nil
+	return target{driver, *content.Status.SnapshotHandle, secrets}, nil
+}
+
+// driverOf returns the driver that has the snapshot of a content.
+func (s *server) driverOf(c *cluster.VolumeSnapshotContent) (*csi.Driver, error) {
+	name, home := c.Spec.Driver, c.Annotations[volume.AnnProvisionedOn]
+	d, here := s.Drivers.For(name, home)
+	switch {
+	case d == nil:
+		return nil, status.Errorf(codes.Unavailable, "driver %s does not answer this server", tell(name))
+	case !here:
+		return nil, status.Errorf(codes.FailedPrecondition, "the snapshot is on node %s, whose driver %s this server does "+
+			"not reach", tell(home), name)
+	case !d.Plugin.SnapshotMetadata:
+		return nil, status.Errorf(codes.FailedPrecondition, "driver %s does not know changed blocks "+
+			"(SNAPSHOT_METADATA_SERVICE)", name)
+	}
+	return d, nil
 }
 
 // unready returns why a snapshot cannot be read yet.
@@ -104,7 +127,8 @@ func unready(vs *snapshotv1.VolumeSnapshot) error {
 	return nil
 }
 
-// unusable returns why a driver cannot be called for a snapshot with this content.
+// unusable returns why no driver can be called for a snapshot with this content; driver is the only one that can be, or
+// empty.
 func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, driver string) error {
 	content := "VolumeSnapshotContent " + c.Name
 	switch view := snapshot.Single().View(c); {
@@ -112,7 +136,7 @@ func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, d
 		// A user who may write the status of a snapshot could name the content of another namespace.
 		return status.Errorf(codes.FailedPrecondition, "%s is not bound to VolumeSnapshot %s/%s", content, vs.Namespace,
 			vs.Name)
-	case view.Driver != driver:
+	case driver != "" && view.Driver != driver:
 		return status.Errorf(codes.InvalidArgument, "VolumeSnapshot %s/%s belongs to driver %s, and this is the service "+
 			"of %s",
 			vs.Namespace, vs.Name, tell(view.Driver), driver)
@@ -139,7 +163,7 @@ func (s *server) secretOf(
 		var all []*cluster.VolumeSnapshotClass
 		if all, err = s.objects.Classes(ctx); err == nil {
 			// Without a class there is no Secret, and a driver that needs one reports that.
-			class, _ = snapshot.DefaultClass(all, s.Driver.Name)
+			class, _ = snapshot.DefaultClass(all, c.Spec.Driver)
 		}
 	}
 	if err != nil {

@@ -40,13 +40,13 @@ func (s *server) GetMetadataAllocated(
 	}
 	return s.serve(to.Context(), "MetadataAllocated", a, func(ctx context.Context, t target) error {
 		most := blocksFor(a.Most)
-		from, err := s.Driver.SnapshotMetadataClient().GetMetadataAllocated(ctx, &csipb.GetMetadataAllocatedRequest{
+		from, err := t.driver.SnapshotMetadataClient().GetMetadataAllocated(ctx, &csipb.GetMetadataAllocatedRequest{
 			SnapshotId: t.handle, StartingOffset: a.From, MaxResults: most, Secrets: t.secrets,
 		}, sizeOf(most))
 		if err != nil {
-			return s.ofDriver(err)
+			return ofDriver(t.driver, err)
 		}
-		return relay(s, csi.NewBlockOrder(a.From, most), from.Recv, func(b *csipb.GetMetadataAllocatedResponse) error {
+		return relay(t.driver, csi.NewBlockOrder(a.From, most), from.Recv, func(b *csipb.GetMetadataAllocatedResponse) error {
 			return to.Send(&api.GetMetadataAllocatedResponse{
 				BlockMetadataType:   api.BlockMetadataType(b.GetBlockMetadataType()),
 				VolumeCapacityBytes: b.GetVolumeCapacityBytes(), BlockMetadata: blocksOf(b),
@@ -65,13 +65,13 @@ func (s *server) GetMetadataDelta(
 	}
 	return s.serve(to.Context(), "MetadataDelta", a, func(ctx context.Context, t target) error {
 		most := blocksFor(a.Most)
-		from, err := s.Driver.SnapshotMetadataClient().GetMetadataDelta(ctx, &csipb.GetMetadataDeltaRequest{
+		from, err := t.driver.SnapshotMetadataClient().GetMetadataDelta(ctx, &csipb.GetMetadataDeltaRequest{
 			BaseSnapshotId: a.Base, TargetSnapshotId: t.handle, StartingOffset: a.From, MaxResults: most, Secrets: t.secrets,
 		}, sizeOf(most))
 		if err != nil {
-			return s.ofDriver(err)
+			return ofDriver(t.driver, err)
 		}
-		return relay(s, csi.NewBlockOrder(a.From, most), from.Recv, func(b *csipb.GetMetadataDeltaResponse) error {
+		return relay(t.driver, csi.NewBlockOrder(a.From, most), from.Recv, func(b *csipb.GetMetadataDeltaResponse) error {
 			return to.Send(&api.GetMetadataDeltaResponse{
 				BlockMetadataType:   api.BlockMetadataType(b.GetBlockMetadataType()),
 				VolumeCapacityBytes: b.GetVolumeCapacityBytes(), BlockMetadata: blocksOf(b),
@@ -86,17 +86,19 @@ func sizeOf(most int32) grpc.CallOption {
 }
 
 // relay passes on the driver's answers, one by one, as long as they are in order.
-func relay[A csi.BlockAnswer](s *server, order *csi.BlockOrder, recv func() (A, error), send func(A) error) error {
+func relay[A csi.BlockAnswer](
+	d *csi.Driver, order *csi.BlockOrder, recv func() (A, error), send func(A) error,
+) error {
 	for {
 		answer, err := recv()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
-			return s.ofDriver(err)
+			return ofDriver(d, err)
 		}
 		if problem := order.Problem(answer); problem != "" {
-			return status.Errorf(codes.Internal, "driver %s: its answer breaks the CSI specification: %s", s.Driver.Name,
+			return status.Errorf(codes.Internal, "driver %s: its answer breaks the CSI specification: %s", d.Name,
 				problem)
 		}
 		if err := send(answer); err != nil {
@@ -106,12 +108,12 @@ func relay[A csi.BlockAnswer](s *server, order *csi.BlockOrder, recv func() (A, 
 }
 
 // ofDriver returns the driver's error as one for the client. The driver's words have no secrets of its calls any more.
-func (s *server) ofDriver(err error) error {
+func ofDriver(d *csi.Driver, err error) error {
 	code := csi.Code(err)
 	if code == codes.Unknown {
 		code = codes.Internal
 	}
-	return status.Errorf(code, "driver %s: %s", s.Driver.Name, tell(status.Convert(err).Message()))
+	return status.Errorf(code, "driver %s: %s", d.Name, tell(status.Convert(err).Message()))
 }
 
 // blocksOf returns the blocks of an answer as those of the service.

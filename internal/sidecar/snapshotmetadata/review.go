@@ -31,7 +31,7 @@ func (s *server) authenticate(ctx context.Context, token string) (authentication
 		return authenticationv1.UserInfo{}, s.unavailable("review the token", err)
 	}
 	if why := rejected(review.Status, audience); why != "" {
-		s.Log.Debug("a token was refused", "driver", s.Driver.Name, "why", tell(why))
+		s.Log.Debug("a token was refused", "driver", s.Driver, "why", tell(why))
 		return authenticationv1.UserInfo{}, status.Error(codes.Unauthenticated,
 			"the token is not valid for the audience of this service")
 	}
@@ -43,7 +43,7 @@ func (s *server) audience(ctx context.Context) (string, error) {
 	if s.Audience != "" {
 		return s.Audience, nil
 	}
-	service, err := s.objects.MetadataService(ctx, s.Driver.Name)
+	service, err := s.objects.MetadataService(ctx, s.Driver)
 	if err != nil {
 		return "", err
 	}
@@ -104,7 +104,7 @@ func accessOf(user authenticationv1.UserInfo, a ask) *authorizationv1.SubjectAcc
 
 // unavailable logs the cause, and returns an error that says only what was attempted.
 func (s *server) unavailable(do string, err error) error {
-	s.Log.Warn("a client cannot be served", "driver", s.Driver.Name, "do", do, "err", tell(err.Error()))
+	s.Log.Warn("a client cannot be served", "driver", s.Driver, "do", do, "err", tell(err.Error()))
 	return status.Error(codes.Unavailable, "the server could not "+do+"; its log says why")
 }
 

@@ -26,27 +26,33 @@ import (
 const (
 	// mostStreams is how many streams there are at the same time, and mostReviews how many clients are reviewed.
 	mostStreams, mostReviews = 32, 8
-	// mostPerClient is how many requests a connection may have at the same time.
-	mostPerClient = 16
+	// mostPerConnection is how many requests a connection may have at the same time.
+	mostPerConnection = 4
+	// mostOpen is how many connections are open at the same time, or requests of an Embedded, and mostPerClient how
+	// many from one address.
+	mostOpen, mostPerClient = 128, 64
 	// requestSize and headerSize limit a request in bytes. A token has one or two thousand.
-	requestSize, headerSize = 64 << 10, 16 << 10
-	// reviewLimit is how long the steps before a stream may take, and handshakeLimit how long a TLS handshake.
-	reviewLimit, handshakeLimit = 30 * time.Second, 10 * time.Second
+	requestSize, headerSize = 16 << 10, 16 << 10
+	// requestLimit is how long a client may take to send its request, reviewLimit how long the steps before a stream may
+	// take, and handshakeLimit how long a TLS handshake.
+	requestLimit, reviewLimit, handshakeLimit = 10 * time.Second, 30 * time.Second, 10 * time.Second
 	// window is how many bytes of a connection wait to be read.
 	window = 64 << 10
 	// idleLimit is how long a connection without a request is kept.
-	idleLimit = 5 * time.Minute
+	idleLimit = time.Minute
 	// goodbye is how long streams may continue when the server is asked to stop.
 	goodbye = 20 * time.Second
 )
 
 // Options configure a server.
 type Options struct {
-	// Driver has the snapshots.
-	Driver *csi.Driver
+	// Drivers have the snapshots.
+	Drivers *csi.Set
+	// Driver is the name of the only one of them; empty if there may be several.
+	Driver string
 	// Client is a client of the API server with Rights.
 	Client kubernetes.Interface
-	// Audience is the required audience of tokens; empty means that of the driver's SnapshotMetadataService.
+	// Audience is the required audience of tokens; empty means that of the SnapshotMetadataService of the only driver.
 	Audience string
 	// Limit is how long a stream may take.
 	Limit time.Duration
@@ -71,21 +77,15 @@ func Rights() []kube.Access {
 
 // Serve answers at a listener, which it closes, until ctx ends.
 func Serve(ctx context.Context, l net.Listener, secure *tls.Config, o Options) error {
-	s := &server{
-		Options: o, objects: kube.NewSnapshotObjects(o.Client), streams: make(chan struct{}, mostStreams),
-		reviews: make(chan struct{}, mostReviews),
-	}
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(secure)), grpc.ConnectionTimeout(handshakeLimit),
-		grpc.MaxRecvMsgSize(requestSize), grpc.MaxHeaderListSize(headerSize), grpc.MaxConcurrentStreams(mostPerClient),
+	g := newServer(o, grpc.Creds(credentials.NewTLS(secure)), grpc.ConnectionTimeout(handshakeLimit),
+		grpc.MaxHeaderListSize(headerSize), grpc.MaxConcurrentStreams(mostPerConnection),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		// A client that never reads occupies the memory of unread answers, until its connection is too old.
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: idleLimit, MaxConnectionAge: o.Limit, MaxConnectionAgeGrace: o.Limit,
 		}))
-	api.RegisterSnapshotMetadataServer(g, s)
-	healthpb.RegisterHealthServer(g, health{})
 	ended := make(chan error, 1)
-	go func() { ended <- g.Serve(l) }()
+	go func() { ended <- g.Serve(limitedListener{l, newSlots(mostOpen, mostPerClient)}) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve snapshot metadata: %w", err)
@@ -95,6 +95,18 @@ func Serve(ctx context.Context, l net.Listener, secure *tls.Config, o Options) e
 	defer late.Stop()
 	g.GracefulStop()
 	return <-ended
+}
+
+// newServer returns a gRPC server with the service, for Serve or an Embedded.
+func newServer(o Options, more ...grpc.ServerOption) *grpc.Server {
+	s := &server{
+		Options: o, objects: kube.NewSnapshotObjects(o.Client), streams: make(chan struct{}, mostStreams),
+		reviews: make(chan struct{}, mostReviews),
+	}
+	g := grpc.NewServer(append(more, grpc.MaxRecvMsgSize(requestSize), grpc.StreamInterceptor(punctual))...)
+	api.RegisterSnapshotMetadataServer(g, s)
+	healthpb.RegisterHealthServer(g, health{})
+	return g
 }
 
 // health answers that the service serves: it listens only then.
@@ -122,11 +134,11 @@ type server struct {
 func (s *server) serve(
 	ctx context.Context, method string, a ask, stream func(ctx context.Context, t target) error,
 ) (err error) {
-	begun := time.Now()
+	begun, driver := time.Now(), s.Driver
 	defer func() {
 		code := status.Code(err)
-		s.Meter(s.Driver.Name, method, code.String(), time.Since(begun))
-		log := s.Log.With("method", method, "driver", s.Driver.Name, "took", time.Since(begun).Round(time.Millisecond))
+		s.Meter(driver, method, code.String(), time.Since(begun))
+		log := s.Log.With("method", method, "driver", driver, "took", time.Since(begun).Round(time.Millisecond))
 		if a.problem() == "" {
 			log = log.With("snapshot", a.Namespace+"/"+a.Snapshot)
 		}
@@ -147,6 +159,7 @@ func (s *server) serve(
 	if err != nil {
 		return err
 	}
+	driver = t.driver.Name
 	select {
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()

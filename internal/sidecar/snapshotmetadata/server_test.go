@@ -433,7 +433,7 @@ func TestManyStreams(t *testing.T) {
 		first, leave := context.WithCancel(t.Context())
 		var client api.SnapshotMetadataClient
 		for i := range mostStreams {
-			if i%mostPerClient == 0 {
+			if i%mostPerConnection == 0 {
 				client = w.dial()
 			}
 			if _, err := client.GetMetadataAllocated(first, request()); err != nil {

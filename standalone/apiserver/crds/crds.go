@@ -1,5 +1,6 @@
 // Package crds contains the custom resources of every server: those of snapshots and of groups of snapshots, as
-// Kubernetes' snapshot controller installs them, and with the fields of KEP-5943.
+// Kubernetes' snapshot controller installs them, and with the fields of KEP-5943; and the one by which backup programs
+// find who serves changed blocks, as external-snapshot-metadata 1.1 has it in a module that Go's proxies lack.
 package crds
 
 import (

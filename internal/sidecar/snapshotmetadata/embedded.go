@@ -1,0 +1,65 @@
+package snapshotmetadata
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// Path is how the paths of the service's methods begin.
+const Path = "/snapshotmetadata.SnapshotMetadata/"
+
+// Embedded serves the service at the listener of an HTTP server, which has TLS and HTTP/2. It finds out itself who a
+// client is.
+type Embedded struct {
+	slots *slots
+	// now is what serves; nil if nothing does.
+	now atomic.Pointer[serving]
+}
+
+// serving is a server, and how long a stream of it may take.
+type serving struct {
+	*grpc.Server
+	limit time.Duration
+}
+
+// NewEmbedded returns one that refuses all requests until Run is called.
+func NewEmbedded() *Embedded { return &Embedded{slots: newSlots(mostOpen, mostPerClient)} }
+
+// Run answers requests until ctx ends, which ends the streams, too. It may be repeated.
+func (e *Embedded) Run(ctx context.Context, o Options) {
+	s := &serving{newServer(o), o.Limit}
+	e.now.Store(s)
+	<-ctx.Done()
+	e.now.Store(nil)
+	s.Stop()
+}
+
+// ServeHTTP serves one request.
+func (e *Embedded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s := e.now.Load()
+	if s == nil {
+		refuse(w)
+		return
+	}
+	giveBack := e.slots.take(r.RemoteAddr)
+	if giveBack == nil {
+		refuse(w)
+		return
+	}
+	defer giveBack()
+	// A client that does not read its stream keeps it no longer than others keep theirs. A request of this process itself
+	// has no deadlines.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(requestLimit + reviewLimit + s.limit))
+	// gRPC reads ahead, into memory, all that a client sends.
+	r.Body = http.MaxBytesReader(w, r.Body, 2*requestSize)
+	s.ServeHTTP(w, r)
+}
+
+// refuse answers what a gRPC client sees as UNAVAILABLE.
+func refuse(w http.ResponseWriter) {
+	http.Error(w, "no more requests are served now; try again later", http.StatusServiceUnavailable)
+}
