@@ -28,7 +28,7 @@ type memoryReleaser struct {
 	allocated func() uint64
 }
 
-// newMemoryReleaser is for a process beside a driver: it returns memory to the operating system.
+// newMemoryReleaser is for a process beside a driver, or of a node agent: it returns memory to the operating system.
 func newMemoryReleaser() memoryReleaser {
 	return memoryReleaser{
 		every: 10 * time.Second, bytes: 4 << 20, quiet: 1, works: func() {}, rests: debug.FreeOSMemory,

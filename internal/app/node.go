@@ -130,6 +130,8 @@ func serveBeside(
 // ServeNode runs what a node agent's process does, which is given the registry that counts it, and serves metrics and
 // health beside it, if the options say so.
 func ServeNode(ctx context.Context, o options.NodeOptions, run func(context.Context, options.NodeOptions) error) error {
+	limitMemory()
+	go newMemoryReleaser().run(ctx)
 	return served(ctx, o.HTTP, o.Version, nil, o.Log, func(ctx context.Context, metrics *observe.Registry) error {
 		o.Metrics = metrics
 		return run(ctx, o)

@@ -40,6 +40,8 @@ type SharedOptions struct {
 	Reached []*csi.Set
 	// Beside runs beside the controllers that call drivers, with the drivers that they call.
 	Beside func(ctx context.Context, drivers *csi.Set) error
+	// Admitted returns an error if this control plane was given up, as it may have been while its lease was another's.
+	Admitted func(ctx context.Context) error
 	// Once runs beside the controllers of the whole cluster, in one control plane at a time.
 	Once func(ctx context.Context) error
 	// Remember stores on this host at which addresses control planes are.
@@ -67,6 +69,10 @@ func Shared(ctx context.Context, o SharedOptions, ready func()) error {
 	}
 	o.Drivers, ready = csi.NewSet(), sync.OnceFunc(ready)
 	return host.Run(ctx, func(ctx context.Context) error {
+		err := o.Admitted(ctx)
+		if err != nil {
+			return lifecycle.UnlessEnded(ctx, err)
+		}
 		known, err := readPlanes(ctx, config)
 		if err != nil {
 			return lifecycle.UnlessEnded(ctx, err)

@@ -26,9 +26,8 @@ type Caches struct {
 	node   string
 	// namespace limits Pods and Claims; "" for all.
 	namespace string
-	// whole says that objects are cached as the API has them.
-	whole bool
-	// trimmer prepares each object before it is cached.
+	// whole prepares each object before it is cached; if it is nil, trimmer does.
+	whole   cache.TransformFunc
 	trimmer *Trimmer
 	// newest says that lists are never older than the request.
 	newest bool
@@ -79,9 +78,15 @@ func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
 }
 
 // NewNamespaceCaches returns caches for serving the claims of one namespace on one node: they hold only the claims of
-// that namespace and its Pods on that node, both with all fields.
-func NewNamespaceCaches(client kubernetes.Interface, namespace, node string) *Caches {
-	return &Caches{client: client, node: node, namespace: namespace, whole: true, trimmer: &Trimmer{}}
+// that namespace and its Pods on that node, both with all fields. whole is that of the Trimmer of other caches of the
+// process, or nil.
+func NewNamespaceCaches(
+	client kubernetes.Interface, namespace, node string, whole func(any) (any, error),
+) *Caches {
+	if whole == nil {
+		whole = new(Trimmer).Whole
+	}
+	return &Caches{client: client, node: node, namespace: namespace, whole: whole}
 }
 
 // Share makes the caches share objects with others of the process. It must be called before they are started.
@@ -104,8 +109,8 @@ func (c *Caches) Borrow(from *Caches) {
 
 // prepare returns the object to cache instead of o.
 func (c *Caches) prepare(o any) (any, error) {
-	if c.whole {
-		return c.trimmer.Whole(o)
+	if c.whole != nil {
+		return c.whole(o)
 	}
 	return c.trimmer.trim(o)
 }

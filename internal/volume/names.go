@@ -239,6 +239,8 @@ const (
 	// AnnControlPlane on a Node says that its agent runs in the process of a control plane. The value has the addresses,
 	// host:port with commas, at which that is reached; it is "yes" where they are not known.
 	AnnControlPlane = "volplane.dev/control-plane"
+	// AnnVersion on a role, a binding or the definition of a custom resource is the version of volplaned that wrote it.
+	AnnVersion = "volplane.dev/version"
 	// LabelMadeBy says who has created an object: Program for volplane itself, and a name of its own for each door.
 	LabelMadeBy = "app.kubernetes.io/managed-by"
 	Program     = "volplane"

@@ -7,18 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	extensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	extensionstyped "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/namespace"
@@ -28,7 +21,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	"volplane.dev/volplane/internal/volume"
-	"volplane.dev/volplane/standalone/apiserver/crds"
 	"volplane.dev/volplane/standalone/backup"
 )
 
@@ -76,117 +68,6 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	server.AddPostStartHookOrDie("membership",
 		func(h genericapiserver.PostStartHookContext) error { return a.members.Run(h) })
 	return a.keepQuotas(server, client, objects)
-}
-
-// ensureRBAC creates or updates the roles and bindings.
-func ensureRBAC(ctx context.Context, client kubernetes.Interface, objects []runtime.Object) error {
-	rbac := client.RbacV1()
-	roles, err := rbac.ClusterRoles().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list roles: %w", err)
-	}
-	bindings, err := rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list bindings of roles: %w", err)
-	}
-	for _, o := range objects {
-		var err error
-		switch want := o.(type) {
-		case *rbacv1.ClusterRole:
-			err = ensure(ctx, rbac.ClusterRoles(), want, roles.Items...)
-		case *rbacv1.ClusterRoleBinding:
-			err = ensure(ctx, rbac.ClusterRoleBindings(), want, bindings.Items...)
-		case *rbacv1.Role:
-			err = ensure(ctx, rbac.Roles(want.Namespace), want) // there are few of them
-		case *rbacv1.RoleBinding:
-			err = ensure(ctx, rbac.RoleBindings(want.Namespace), want)
-		default:
-			err = fmt.Errorf("%T is neither a role nor a binding", o)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-type object[T any] interface {
-	*T
-	metav1.Object
-}
-
-// same says whether an object is as wanted, apart from what the server adds, which it removes.
-func same(want, have metav1.Object) bool {
-	have.SetUID("")
-	have.SetResourceVersion("")
-	have.SetCreationTimestamp(metav1.Time{})
-	have.SetManagedFields(nil)
-	return equality.Semantic.DeepEqual(want, have)
-}
-
-type resource[T metav1.Object] interface {
-	Create(ctx context.Context, o T, opts metav1.CreateOptions) (T, error)
-	Update(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
-	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
-}
-
-// ensure creates or updates an object, unless the list has it in the wanted form. The role of a binding is immutable,
-// so a binding with another role is deleted and created again.
-func ensure[T any, P object[T]](ctx context.Context, client resource[P], want P, list ...T) error {
-	for i := range list {
-		if have := P(&list[i]); have.GetName() == want.GetName() && same(want, have) {
-			return nil
-		}
-	}
-	_, err := client.Create(ctx, want, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = client.Update(ctx, want, metav1.UpdateOptions{})
-	}
-	if apierrors.IsInvalid(err) {
-		if err = client.Delete(ctx, want.GetName(), metav1.DeleteOptions{}); err == nil || apierrors.IsNotFound(err) {
-			_, err = client.Create(ctx, want, metav1.CreateOptions{})
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("ensure role or binding %s: %w", want.GetName(), err)
-	}
-	return nil
-}
-
-// ensureCRDs creates or updates the custom resources of this program. Other custom resources stay as they are.
-func ensureCRDs(ctx context.Context, config *rest.Config) error {
-	client, err := extensionsclient.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("client of custom resources: %w", err)
-	}
-	all, err := crds.All()
-	if err != nil {
-		return err
-	}
-	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
-	for _, want := range all {
-		if err := ensureCRD(ctx, definitions, want); err != nil {
-			return fmt.Errorf("ensure custom resource %s: %w", want.Name, err)
-		}
-	}
-	return nil
-}
-
-// ensureCRD reads before it writes: to refuse the creation of an existing one, the server would first compile its
-// rules.
-func ensureCRD(
-	ctx context.Context, definitions extensionstyped.CustomResourceDefinitionInterface,
-	want *apiextensionsv1.CustomResourceDefinition,
-) error {
-	have, err := definitions.Get(ctx, want.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = definitions.Create(ctx, want, metav1.CreateOptions{})
-	case err == nil && !equality.Semantic.DeepDerivative(want.Spec, have.Spec):
-		have.Spec, have.Annotations = want.Spec, want.Annotations
-		_, err = definitions.Update(ctx, have, metav1.UpdateOptions{})
-	}
-	return err
 }
 
 // markRestored records in the API that it was restored from a backup, or that its store was replaced by an older one,

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/seal"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/pki"
@@ -34,6 +35,7 @@ type Server struct {
 	dir     *datadir.Dir
 	ca      *pki.Authority
 	store   store
+	members *membership.Members
 	near    nearby
 	address string
 	handler http.Handler
@@ -152,6 +154,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 	for path, served := range o.Paths {
 		generic.Handler.NonGoRestfulMux.Handle(path, served)
 	}
+	s.members = a.members
 	a.members.Install(generic.Handler.NonGoRestfulMux)
 	s.handler = generic.Handler
 	prepared := generic.PrepareRun()
@@ -191,10 +194,10 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("API server not ready: %w", err)
 	}
-	if err := ensureRBAC(ctx, client, o.RBAC); err != nil {
+	if err := ensureRBAC(ctx, client, o.RBAC, version(o.Version)); err != nil {
 		return err
 	}
-	if err := ensureCRDs(ctx, s.AdminConfig()); err != nil {
+	if err := ensureCRDs(ctx, s.AdminConfig(), version(o.Version)); err != nil {
 		return err
 	}
 	if err := s.markRestored(ctx, client); err != nil {
@@ -225,6 +228,9 @@ func (s *Server) Shared() bool { _, is := s.store.(outside); return is }
 
 // DirectoryID returns the id of the data directory in use; see datadir.Dir.ID.
 func (s *Server) DirectoryID() (string, error) { return s.dir.ID() }
+
+// Members returns the members of the server: its nodes, and the control planes of the same objects.
+func (s *Server) Members() *membership.Members { return s.members }
 
 // Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }

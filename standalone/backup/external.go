@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
@@ -99,8 +100,12 @@ func fill(ctx context.Context, home, pki string, to external.Options) (sum exter
 }
 
 // useStore records that the objects of a data directory are in a store that others run, zero for its own etcd. The
-// recorded position belongs to the former store and is meaningless now.
+// recorded position belongs to the former store and is meaningless now. If the host was given up as a control plane, it
+// is admitted again: there may be no other one any more.
 func useStore(dir string, at external.Options) error {
+	if err := datadir.Admit(dir, identity.Epoch(0).Next(time.Now())); err != nil {
+		return err
+	}
 	if err := external.Record(dir, at); err != nil {
 		return err
 	}

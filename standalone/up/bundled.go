@@ -140,10 +140,11 @@ type Door struct {
 
 // doors returns the parts that serve claims outside of Kubernetes, if they are enabled. Their sockets exist before the
 // control plane is ready, for programs that are ordered after it.
-func (o Options) doors(ctx context.Context, config *rest.Config) ([]lifecycle.Part, error) {
+func (o Options) doors(ctx context.Context, config *rest.Config, plane *app.Plane) ([]lifecycle.Part, error) {
 	with := func(d Door, grace time.Duration) *options.DoorOptions {
 		return &options.DoorOptions{
-			Socket: d.Socket, Config: config, Namespace: d.Namespace, Node: o.Node, Grace: grace, Version: o.Version, Log: o.Log,
+			Socket: d.Socket, Config: config, Namespace: d.Namespace, Node: o.Node, Grace: grace, Version: o.Version,
+			Transform: plane.Transform, Log: o.Log,
 		}
 	}
 	return app.Doors(ctx, with(o.Docker, options.DockerGrace), with(o.Storage, options.StorageGrace))

@@ -59,7 +59,8 @@ func (o Options) shared(
 			Beside: func(ctx context.Context, drivers *csi.Set) error {
 				return plane.ChangedBlocks(ctx, o.changedBlocks(server, common), drivers)
 			},
-			Once: func(ctx context.Context) error { return garbage.Run(ctx, server.ClientConfig(garbage.User)) },
+			Admitted: server.Members().Admitted,
+			Once:     func(ctx context.Context) error { return garbage.Run(ctx, server.ClientConfig(garbage.User)) },
 			Remember: func(addresses []string) error {
 				return identity.Remember(o.nodeRoot(), server.CA(), addresses)
 			},

@@ -164,7 +164,12 @@ func (j *joining) write(context.Context) error {
 
 // record records where the objects are, before the keys are in their place: with keys but without the record, the next
 // start could mistake an empty prefix of another store for a new one.
-func (j *joining) record(context.Context) error { return external.Record(j.dir, j.store) }
+func (j *joining) record(context.Context) error {
+	if err := datadir.Admit(j.dir, j.keys.Epoch); err != nil {
+		return fmt.Errorf("record the admission of this host as a control plane: %w", err)
+	}
+	return external.Record(j.dir, j.store)
+}
 
 // place puts the keys in their place.
 func (j *joining) place(context.Context) error {

@@ -161,6 +161,9 @@ func Run(ctx context.Context, o Options) error {
 	if err := noderoot.CheckName(o.RootDir, o.Node); err != nil {
 		return err
 	}
+	if err := o.admit(ctx, server); err != nil {
+		return lifecycle.UnlessEnded(ctx, err)
+	}
 	admin, err := kubernetes.NewForConfig(server.AdminConfig())
 	if err != nil {
 		return fmt.Errorf("client of the administrator: %w", err)
@@ -180,7 +183,7 @@ func Run(ctx context.Context, o Options) error {
 	// The service manager is notified at the beginning of the stop.
 	defer context.AfterFunc(ctx, func() { notifier.Notify(sdnotify.Stopping) })()
 	o.measure(metrics, server)
-	doors, err := o.doors(ctx, server.AdminConfig())
+	doors, err := o.doors(ctx, server.AdminConfig(), plane)
 	if err != nil {
 		return err
 	}
@@ -252,7 +255,10 @@ func (o Options) parts(
 	} else {
 		runNode, working = plane.Node, o.alone(server, common, plane, reached, ready)
 	}
-	return slices.Concat([]lifecycle.Part{{Name: "API server with etcd", Run: server.Wait}}, working, []lifecycle.Part{
+	return slices.Concat([]lifecycle.Part{
+		{Name: "API server with etcd", Run: server.Wait},
+		{Name: "membership of this control plane", Run: server.Members().Stay},
+	}, working, []lifecycle.Part{
 		{Name: "class of snapshots", Run: func(ctx context.Context) error {
 			ensureSnapshotClasses(ctx, admin)
 			<-ctx.Done()

@@ -46,7 +46,7 @@ func measureHosts(ctx context.Context, figures map[string]any, claims int) (err 
 		return err
 	}
 	hosts := []*diskHost{{node: "node1", figure: "control_plane"}, {node: "node2", figure: "joined"}}
-	leave, err := joinHost(ctx, p, client, hosts[1].node, filepath.Join(work, "two"))
+	_, leave, err := joinHost(ctx, p, client, hosts[1].node, filepath.Join(work, "two"))
 	if err != nil {
 		return err
 	}
@@ -86,26 +86,26 @@ func (h *diskHost) mountOne(ctx context.Context, client kubernetes.Interface, na
 }
 
 // joinHost runs the node agent of another host with the directory dir, and returns when the bundled driver is
-// registered.
+// registered, with the agent's process id and what ends it.
 func joinHost(
 	ctx context.Context, p *plane.Plane, client kubernetes.Interface, node, dir string,
-) (leave func() error, err error) {
+) (pid int, leave func() error, err error) {
 	identity, err := exec.CommandContext(ctx, plane.Bin("volplaned"), "invite", node, "--data-dir", p.Dir).Output()
 	if err != nil {
-		return nil, fmt.Errorf("invite %s: %w", node, err)
+		return 0, nil, fmt.Errorf("invite %s: %w", node, err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	file := filepath.Join(dir, "joining.kubeconfig")
 	if err := os.WriteFile(file, identity, 0o600); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	agent := exec.Command(plane.Bin("volplane"), "node", "--data-dir", dir, "--join", file)
 	var log strings.Builder
 	agent.Stderr = &log
 	if err := agent.Start(); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	leave = func() error {
 		_ = agent.Process.Signal(syscall.SIGTERM)
@@ -122,7 +122,7 @@ func joinHost(
 			}), nil
 		})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for %s: %w", node, err), leave())
+		return 0, nil, errors.Join(fmt.Errorf("wait for %s: %w", node, err), leave())
 	}
-	return leave, nil
+	return agent.Process.Pid, leave, nil
 }

@@ -94,6 +94,8 @@ func others(instead func(name, usage string, f bench)) {
 	instead("drivers", "run so many CSI drivers on a host", measureDrivers)
 	instead("hosts", "mount so many claims on the control plane's host and as many on one that has joined",
 		measureHosts)
+	instead("joined", "have a host join a control plane with so many claims of others, and mount some of its own",
+		measureJoined)
 	instead("planes", "mount so many claims with three control planes over one etcd, and end the leader as often",
 		measurePlanes)
 	instead("beside", "ask so many times the programs beside a driver on a node whether it lives, and upstream's if "+

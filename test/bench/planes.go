@@ -197,6 +197,7 @@ func (m *manyPlanes) measureWaiting(ctx context.Context, figures map[string]any)
 		return err
 	}
 	figures["planes_waiting_rss_mib"] = float64(after.rssKiB) / 1024
+	figures["planes_waiting_anonymous_mib"] = float64(after.anonymousKiB) / 1024
 	figures["planes_waiting_cpu_percent_of_a_core"] = 100 * (after.cpu - before.cpu).Seconds() / leasing.Seconds()
 	return nil
 }

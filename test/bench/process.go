@@ -41,9 +41,10 @@ func field(path, name string) string {
 	return ""
 }
 
+// usage is what a process takes: memory, that part of it that is not pages of files, and processor time since its start.
 type usage struct {
-	rssKiB int
-	cpu    time.Duration
+	rssKiB, anonymousKiB int
+	cpu                  time.Duration
 }
 
 // clockTick is the unit of the times in /proc/PID/stat, 1/100 s on every Linux
@@ -52,9 +53,13 @@ const clockTick = 10 * time.Millisecond
 
 func readUsage(pid int) (usage, error) {
 	status := fmt.Sprintf("/proc/%d/status", pid)
-	rss, err := strconv.Atoi(strings.TrimSuffix(field(status, "VmRSS"), " kB"))
-	if err != nil {
-		return usage{}, fmt.Errorf("read %s: %w", status, err)
+	var memory [2]int
+	for i, name := range []string{"VmRSS", "RssAnon"} {
+		n, err := strconv.Atoi(strings.TrimSuffix(field(status, name), " kB"))
+		if err != nil {
+			return usage{}, fmt.Errorf("read %s: %w", status, err)
+		}
+		memory[i] = n
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -71,7 +76,7 @@ func readUsage(pid int) (usage, error) {
 		}
 		ticks += n
 	}
-	return usage{rssKiB: rss, cpu: time.Duration(ticks) * clockTick}, nil
+	return usage{rssKiB: memory[0], anonymousKiB: memory[1], cpu: time.Duration(ticks) * clockTick}, nil
 }
 
 func measureBinary(figures map[string]any, rounds int) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -118,7 +119,7 @@ func waitWritable(ctx context.Context, client kubernetes.Interface, name string)
 	return os.WriteFile(filepath.Join(path, "written"), []byte("by the benchmark"), 0o600)
 }
 
-// remove deletes Pods and claims and waits until no volume is left.
+// remove deletes Pods and claims and waits until their volumes are gone.
 func remove(ctx context.Context, client kubernetes.Interface, names []string) error {
 	for _, name := range names {
 		if err := client.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
@@ -134,7 +135,9 @@ func remove(ctx context.Context, client kubernetes.Interface, names []string) er
 	}
 	left := map[string]bool{}
 	for _, pv := range list.Items {
-		left[pv.Name] = true
+		if ref := pv.Spec.ClaimRef; ref != nil && slices.Contains(names, ref.Name) {
+			left[pv.Name] = true
+		}
 	}
 	if len(left) == 0 {
 		return nil

@@ -93,6 +93,35 @@ func (b *blocksReader) discard(id string, at, length int64) {
 	b.must(f.Sync())
 }
 
+// scatter writes to each other block of the image of a volume.
+func (b *blocksReader) scatter(id string, size int64) {
+	b.t.Helper()
+	f, err := os.OpenFile(filepath.Join(b.pool, "volumes", id, "disk.img"), os.O_WRONLY, 0)
+	b.must(err)
+	defer f.Close()
+	const block = 4 << 10
+	for at := int64(0); at < size; at += 2 * block {
+		_, err = f.WriteAt(bytes.Repeat([]byte("odd."), block/4), at)
+		b.must(err)
+	}
+	b.must(f.Sync())
+}
+
+// hold begins to read a snapshot in many streams, and leaves the most of each unread.
+func (b *blocksReader) hold(streams int, target string) {
+	b.t.Helper()
+	client, token := b.client(backupAccount)
+	for i := range streams {
+		if i%4 == 0 {
+			client, _ = b.client(backupAccount)
+		}
+		recv, err := b.open(client, token, target, "")
+		b.must(err)
+		_, err = recv()
+		b.must(err)
+	}
+}
+
 // upstreamPrograms is the directory of upstream's csi-snapshot-metadata, snapshot-metadata-lister and
 // snapshot-metadata-verifier, which are compared if the variable is set: a module that they need is not in every Go
 // proxy, so that only a checkout of their repository can be built.

@@ -290,8 +290,46 @@ func TestSnapshotMetadata(t *testing.T) {
 		p.End()
 		if program == "volplane" {
 			w.checkRefused()
+			w.checkMemory(id)
 		}
 	}
+}
+
+// checkMemory requires that a stream, and each of as many as are served at the same time, takes little memory while its
+// client does not read: that of the process itself (RssAnon), which is not a file that the kernel can read again.
+func (w *metadataWorld) checkMemory(id string) {
+	w.T.Helper()
+	const streams, most, mostOfEach = 32, 20 << 20, 2 << 20
+	w.scatter(id, 32<<20)
+	w.snapshot(id, "wednesday")
+	p, address := w.serve("volplane")
+	defer p.Kill()
+	w.announce(address, "backups")
+	w.hold(1, "monday")
+	idle := w.memory()
+	w.hold(1, "wednesday")
+	one := w.memory() - idle
+	w.hold(streams-1, "wednesday")
+	all := w.memory() - idle
+	w.T.Logf("%d KiB without streams, %d more with one, %d more with %d", idle>>10, one>>10, all>>10, streams)
+	if one > most || all > streams*mostOfEach {
+		w.T.Errorf("a stream takes %d bytes, and %d of them take %d", one, streams, all)
+	}
+}
+
+// memory returns the anonymous memory of the program that serves.
+func (w *metadataWorld) memory() (bytes int64) {
+	w.T.Helper()
+	for _, pid := range plane.ProcessesOf(w.socket) {
+		text, err := os.ReadFile(fmt.Sprint("/proc/", pid, "/status"))
+		w.Must(err)
+		_, after, _ := strings.Cut(string(text), "RssAnon:")
+		var kib int64
+		_, err = fmt.Sscan(after, &kib)
+		w.Must(err)
+		bytes += kib << 10
+	}
+	return bytes
 }
 
 // checkRefused requires that the API server has refused no request.

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -248,18 +249,18 @@ func (n *lostNode) apply(ctx context.Context, p nodelife.LostPlan) error {
 
 // fence revokes the identity of the host. An API server that has no such identities is that of a cluster.
 func (n *lostNode) fence(ctx context.Context) error {
-	body, err := json.Marshal(identity.Revoke{Node: n.known.Name})
+	body, err := json.Marshal(identity.Revoke{Node: n.known.Name, Lost: true})
 	if err != nil {
 		return err
 	}
-	err = n.client.Discovery().RESTClient().Post().AbsPath(identity.PathRevocation).SetHeader("Content-Type",
-		"application/json").Body(body).Do(ctx).Error()
+	said, err := n.client.Discovery().RESTClient().Post().AbsPath(identity.PathRevocation).SetHeader("Content-Type",
+		"application/json").Body(body).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		n.known.Unfenceable = true
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("revoke the identity of node %s: %w", n.known.Name, err)
+		return fmt.Errorf("revoke the identity of node %s: %w: %s", n.known.Name, err, bytes.TrimSpace(said))
 	}
 	n.known.Fenced = true
 	return nil

@@ -8,9 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex/migrate"
-	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -25,17 +22,8 @@ func PrintRestored(ctx context.Context, out io.Writer, client kubernetes.Interfa
 	}
 }
 
-// Answer returns one line about a Pod and its claims, or "" if that cannot be determined.
+// Answer returns one line about a Pod and its claims, or "" if that cannot be
+// determined.
 func Answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
 	return Facts(client).Headline(ctx, "pod", ns, pod)
-}
-
-// Facts returns the facts of the API, with those about FlexVolumes.
-func Facts(client kubernetes.Interface) *gather.Facts {
-	return gather.New(client, gather.Options{Bridge: Translation(), Moves: migrate.Unfinished})
-}
-
-// Translation presents FlexVolumes as CSI volumes. It is that of package flex, which is for Linux only.
-func Translation() kube.Translation {
-	return kube.Translation{Volume: flex.SourceOf, Inline: flex.InlineOf}
 }

@@ -5,7 +5,6 @@ package shell
 import (
 	"context"
 
-	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/gather/orphans"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/process/options"
@@ -14,7 +13,8 @@ import (
 
 // Programs are the roles that run until their context ends.
 type Programs struct {
-	// Node runs a node agent, the FlexVolume bridge of its host and the bundled driver; bridge and driver may be nil.
+	// Node runs a node agent, the FlexVolume bridge of its host and the bundled driver;
+	// bridge and driver may be nil.
 	Node func(ctx context.Context, o options.NodeOptions, bridge *BridgeOptions, driver *options.DriverOptions) error
 	// Docker serves claims to docker and podman.
 	Docker func(ctx context.Context, o options.DoorOptions) error
@@ -28,7 +28,8 @@ type Programs struct {
 	DriverControllers []string
 	// Rights returns the rights that a process with these controllers needs; onNodes says that each node has one.
 	Rights func(roles []string, driver, namespace string, elects, onNodes bool) []kube.Access
-	// Pool returns the records of the bundled driver in a pool directory of this host; nil if they cannot be read.
+	// Pool returns the records of the bundled driver in a pool directory of this
+	// host; nil if they cannot be read.
 	Pool func(dir string) orphans.Records
 	// Bridge serves the FlexVolume drivers of this host.
 	Bridge func(ctx context.Context, o BridgeOptions) error
@@ -39,9 +40,3 @@ type Programs struct {
 	// Liveness answers whether a driver lives.
 	Liveness func(ctx context.Context, o sidecar.LivenessOptions) error
 }
-
-// FlexRoot is the default root directory of a bridge.
-const FlexRoot = "/var/lib/volplane-flex"
-
-// BridgeOptions configure the bridge that serves the FlexVolume drivers of a host.
-type BridgeOptions = flex.BridgeOptions

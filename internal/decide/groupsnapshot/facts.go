@@ -41,7 +41,7 @@ type ContentFacts = snapshot.ContentFactsOf[*groupv1.VolumeGroupSnapshot, *group
 func Groups() *snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan] {
 	return &snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan]{
 		ContentKind: snapshot.ContentKind[*groupv1.VolumeGroupSnapshotContent]{
-			Controller: snapshot.GroupController(), View: viewOf, ContentState: contentState, Look: look,
+			Controller: groupController(), View: viewOf, ContentState: contentState, Look: look,
 			Wanted: func(v snapshot.View) string {
 				return fmt.Sprintf("snapshots of %d volumes at one moment", len(v.Sources))
 			},

@@ -25,7 +25,7 @@ func groupGoes(f Facts) Plan {
 	}
 	for _, child := range f.Children {
 		if s := child.Snapshot; s.DeletionTimestamp == nil {
-			return memberPlan(MemberPlan{Step: DeleteSnapshot, Snapshot: s}, volume.ReasonTerminating, snapshot.GroupController(),
+			return memberPlan(MemberPlan{Step: DeleteSnapshot, Snapshot: s}, volume.ReasonTerminating, groupController(),
 				"snapshot "+s.Name+" is deleted with group snapshot "+g.Name)
 		}
 	}
@@ -34,7 +34,7 @@ func groupGoes(f Facts) Plan {
 	}
 	switch {
 	case f.Content == nil && !f.Absent:
-		return Plan{Step: snapshot.Confirm, Because: volume.Say(volume.ReasonTerminating, snapshot.GroupController(),
+		return Plan{Step: snapshot.Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
 			"group snapshot "+g.Name+" is being deleted, and its content "+ContentName(g)+" is looked for")}
 	case isOf(f.Content, g):
 		return Groups().DeleteContent(g, f.Content, func(why string) Plan { return letGo(g, why) })
@@ -63,7 +63,7 @@ func (f Facts) handOver() Plan {
 			delete(next.Annotations, volume.AnnGroupSnapshotHandle)
 		}
 		next.Status.VolumeGroupSnapshotHandle = nil
-		return memberPlan(MemberPlan{Step: step, OldContent: c, Content: next}, volume.ReasonTerminating, snapshot.GroupController(),
+		return memberPlan(MemberPlan{Step: step, OldContent: c, Content: next}, volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" was taken out of group snapshot "+f.Group.Name+", and stays without it")
 	}
 	return Plan{}
@@ -100,7 +100,7 @@ func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	next := g.DeepCopy()
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupBound)
 	return Plan{Step: snapshot.WriteSnapshot, Snapshot: next, Because: volume.Say(
-		volume.ReasonTerminating, snapshot.GroupController(), why)}
+		volume.ReasonTerminating, groupController(), why)}
 }
 
 // unheld is the plan for a group that is being deleted and has no finalizer of this controller.

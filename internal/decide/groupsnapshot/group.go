@@ -57,7 +57,7 @@ func (f Facts) prepare() Plan {
 		return Plan{}
 	}
 	return Plan{Step: snapshot.WriteSnapshot, Snapshot: next, Because: volume.Say(
-		volume.ReasonGroupPending, snapshot.GroupController(), told)}
+		volume.ReasonGroupPending, groupController(), told)}
 }
 
 // ready looks after a group that can be used.
@@ -80,7 +80,7 @@ func (f Facts) own(s *snapshotv1.VolumeSnapshot) Plan {
 	next := s.DeepCopy()
 	next.OwnerReferences = append(next.OwnerReferences, ownerOf(f.Group))
 	return memberPlan(MemberPlan{Step: WriteSnapshot, OldSnapshot: s, Snapshot: next},
-		volume.ReasonGroupPending, snapshot.GroupController(), "snapshot "+s.Name+" becomes a member of group snapshot "+f.Group.Name)
+		volume.ReasonGroupPending, groupController(), "snapshot "+s.Name+" becomes a member of group snapshot "+f.Group.Name)
 }
 
 // adopt binds a group to a content that exists before it.
@@ -167,7 +167,7 @@ func (f Facts) failed(r volume.Reason, next volume.Actor, message string) Plan {
 // conflict is not a refusal: the facts were outdated.
 func Refused(f Facts, p Plan, problem string) (then Plan, ok bool) {
 	failed := func(r volume.Reason, what string) (Plan, bool) {
-		return f.failed(r, snapshot.GroupController(), "Failed to create "+what+": "+problem), true
+		return f.failed(r, groupController(), "Failed to create "+what+": "+problem), true
 	}
 	creates := p.Step == snapshot.WriteOther && (p.Other.Step == CreateSnapshot || p.Other.Step == CreateContent)
 	switch {

@@ -21,7 +21,7 @@ func (f Facts) member(m Member) Plan {
 	g := f.Group
 	name, contentName := snapshot.MemberNames(g.UID, m.Info.VolumeHandle)
 	pending := func(p MemberPlan, message string) Plan {
-		return memberPlan(p, volume.ReasonGroupPending, snapshot.GroupController(), message)
+		return memberPlan(p, volume.ReasonGroupPending, groupController(), message)
 	}
 	switch s, c := m.Snapshot, m.Content; {
 	case s == nil:
@@ -61,7 +61,7 @@ func (f Facts) noteMember(m Member) Plan {
 	next := c.DeepCopy()
 	next.Status = want
 	return memberPlan(MemberPlan{Step: WriteStatus, OldContent: c, Content: next},
-		volume.ReasonGroupPending, snapshot.GroupController(),
+		volume.ReasonGroupPending, groupController(),
 		"content "+c.Name+" gets what driver "+c.Spec.Driver+" says of snapshot "+m.Info.SnapshotHandle)
 }
 
@@ -166,14 +166,14 @@ func Membership(f MemberFacts) Plan {
 	case s.DeletionTimestamp == nil || !slices.Contains(s.Finalizers, volume.FinalizerSnapshotInGroup):
 		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "snapshot "+s.Name+" is not held by a group")
 	case isThere && g.DeletionTimestamp != nil:
-		return nothing(volume.ReasonTerminating, snapshot.GroupController(),
+		return nothing(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted with group snapshot "+g.Name)
 	case isThere:
 		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"deletion of the individual volume snapshot "+s.Name+" is not allowed as it belongs to group snapshot "+g.Name+
 				": it is deleted with the group")}
 	case g == nil && ParentOf(s) != "" && !f.Absent:
-		return Plan{Step: snapshot.Confirm, Because: volume.Say(volume.ReasonTerminating, snapshot.GroupController(),
+		return Plan{Step: snapshot.Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted, and group snapshot "+ParentOf(s)+" is looked for")}
 	}
 	next := s.DeepCopy()

@@ -15,6 +15,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
+// groupController is who acts next about a VolumeGroupSnapshot.
+func groupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
+
 // Facts is everything on which the decision about one VolumeGroupSnapshot depends.
 type Facts struct {
 	Group *groupv1.VolumeGroupSnapshot

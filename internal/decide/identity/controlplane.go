@@ -76,6 +76,8 @@ type Keys struct {
 	ProviderConfig string `json:"providerConfig,omitempty"`
 	// Prefix begins the keys of the objects in the store.
 	Prefix string `json:"prefix"`
+	// Epoch is that of the invitation: a host that is given up later is refused.
+	Epoch Epoch `json:"epoch,omitempty"`
 }
 
 // String keeps the keys out of all formatted output.

@@ -96,6 +96,8 @@ type Invited struct {
 // Revoke requests that all certificates and invitations of a node are revoked.
 type Revoke struct {
 	Node string `json:"node"`
+	// Lost says that the host of the node is given up: a control plane there does not work any more, either.
+	Lost bool `json:"lost,omitempty"`
 }
 
 // Revoked is the response to a Revoke.

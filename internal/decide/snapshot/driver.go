@@ -72,7 +72,7 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 	case !f.Reachable:
 		return rest[C](volume.ReasonDriverMissing, volume.Driver(v.Driver), "driver "+v.Driver+" has not registered")
 	case v.Member && c.GetDeletionTimestamp() == nil:
-		return rest[C](k.Pending, GroupController(), content+" is a member of a group")
+		return rest[C](k.Pending, groupController(), content+" is a member of a group")
 	case !v.Valid:
 		return rest[C](k.Invalid, volume.User(), content+" must name "+k.Sources)
 	case k.MayRelease(c):

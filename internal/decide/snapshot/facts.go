@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -17,11 +16,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// controller acts next about a VolumeSnapshot.
+// controller acts next about a VolumeSnapshot, and groupController about one that is a member of a group.
 func controller() volume.Actor { return volume.Controller("snapshot-controller") }
 
-// GroupController acts next about a group of snapshots, and about its members.
-func GroupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
+func groupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
 
 // memberName and memberContent begin the names of the snapshots in a group, and of their contents; contents that are
 // created for other snapshots have the same prefix as the latter.
@@ -131,12 +129,16 @@ func viewOf(c *cluster.VolumeSnapshotContent) View {
 }
 
 func contentState(c *cluster.VolumeSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
-	c.Status = cmp.Or(c.Status, &snapshotv1.VolumeSnapshotContentStatus{})
+	if c.Status == nil {
+		c.Status = &snapshotv1.VolumeSnapshotContentStatus{}
+	}
 	return &c.Status.Error, &c.Status.ReadyToUse
 }
 
 func snapshotState(s *snapshotv1.VolumeSnapshot) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
-	s.Status = cmp.Or(s.Status, &snapshotv1.VolumeSnapshotStatus{})
+	if s.Status == nil {
+		s.Status = &snapshotv1.VolumeSnapshotStatus{}
+	}
 	return &s.Status.Error, &s.Status.ReadyToUse
 }
 

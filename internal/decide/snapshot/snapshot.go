@@ -150,7 +150,7 @@ func takeAnew(f Facts) Plan {
 
 // awaitGroup is the plan for a member of a group: its content is created when the driver has taken the group.
 func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
-	return nothing(volume.ReasonSnapshotPending, GroupController(),
+	return nothing(volume.ReasonSnapshotPending, groupController(),
 		"snapshot "+s.Name+" is a member of "+itsGroup(s)+", which is being taken")
 }
 

@@ -99,7 +99,7 @@ func New(o options.DoorOptions) (*Door, error) {
 func newDoor(
 	o options.DoorOptions, client kubernetes.Interface, k users.Kernel, empty func(path string) error,
 ) *Door {
-	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node), &kube.Signal{}
+	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node, o.Transform), &kube.Signal{}
 	d := &Door{
 		DoorOptions: o, client: client, caches: caches, claims: caches.WriteClaims(client), pods: caches.WritePods(client),
 		log: o.Log, ready: make(chan struct{}), changed: changed, empty: empty,

@@ -87,7 +87,7 @@ func newDoor(
 	o options.DoorOptions, client kubernetes.Interface, k users.Kernel,
 	open func(path string, block, readOnly bool) (*os.File, bool, error),
 ) *Door {
-	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node), &kube.Signal{}
+	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node, o.Transform), &kube.Signal{}
 	d := &Door{
 		DoorOptions: o, client: client, caches: caches, claims: caches.WriteClaims(client), log: o.Log,
 		ready: make(chan struct{}), open: open,

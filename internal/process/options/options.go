@@ -177,6 +177,9 @@ type DoorOptions struct {
 	Grace time.Duration
 	// Version is that of this program.
 	Version string
+	// Transform prepares the objects that are held in memory, so that the process holds each once; nil if no other part of
+	// it holds them.
+	Transform func(object any) (any, error)
 	// Why explains in a sentence what a Pod waits for; nil, or an empty sentence, if that is not known.
 	Why func(ctx context.Context, namespace, pod string) string
 	// Log is the log of the program.

@@ -115,9 +115,13 @@ type visit struct {
 }
 
 // Guard ends the requests in flight of nodes whose certificates are revoked; a watch would
-// otherwise continue.
+// otherwise continue. A control plane that was given up creates no Node.
 func (d *Members) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := d.rejoins(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
 		_, node, ok := shown(r)
 		if !ok {
 			next.ServeHTTP(w, r)

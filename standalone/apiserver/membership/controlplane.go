@@ -88,6 +88,7 @@ func (d *Members) controlPlane(r *http.Request, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keys for %s %s: %w", kind, name, err)
 	}
+	keys.Epoch = used.Epoch
 	slog.Warn("a host has fetched the keys of this control plane with an invitation", "invited", used.Node,
 		"address", r.RemoteAddr, "expires", used.Expires)
 	return json.Marshal(keys)

@@ -50,6 +50,9 @@ type Members struct {
 	mu sync.Mutex
 	// inFlight are the requests of each node.
 	inFlight map[string]map[*visit]struct{}
+	// own is the admission of this process, and changed is closed when the revocations have changed.
+	own     admission
+	changed chan struct{}
 }
 
 // New returns the members of an authority. The client needs all rights.
@@ -62,7 +65,7 @@ func New(ca *pki.Authority, plane Plane, client kubernetes.Interface) *Members {
 	return &Members{
 		ca: ca, plane: plane, client: client, source: source, cache: maps.Informer(),
 		epochs: maps.Lister().ConfigMaps(volume.NamespaceSystem),
-		synced: make(chan struct{}), inFlight: map[string]map[*visit]struct{}{},
+		synced: make(chan struct{}), changed: make(chan struct{}), inFlight: map[string]map[*visit]struct{}{},
 	}
 }
 
@@ -70,7 +73,7 @@ func New(ca *pki.Authority, plane Plane, client kubernetes.Interface) *Members {
 func (d *Members) Run(ctx context.Context) error {
 	// Users may change the object too.
 	_, err := d.cache.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { d.sweep() }, UpdateFunc: func(any, any) { d.sweep() },
+		AddFunc: func(any) { d.change() }, UpdateFunc: func(any, any) { d.change() },
 	})
 	if err != nil {
 		return fmt.Errorf("watch the revocations of nodes: %w", err)
@@ -84,6 +87,22 @@ func (d *Members) Run(ctx context.Context) error {
 	return nil
 }
 
+// change acts on changed revocations.
+func (d *Members) change() {
+	d.mu.Lock()
+	close(d.changed)
+	d.changed = make(chan struct{})
+	d.mu.Unlock()
+	d.sweep()
+}
+
+// changes returns a channel that is closed when the revocations have changed.
+func (d *Members) changes() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changed
+}
+
 // Install adds the handlers for invitations, certificates, control planes and revocations.
 func (d *Members) Install(m *mux.PathRecorderMux) {
 	for path, answer := range map[string]answerer{
@@ -94,8 +113,8 @@ func (d *Members) Install(m *mux.PathRecorderMux) {
 	}
 }
 
-// present returns the present epoch of a node.
-func (d *Members) present(ctx context.Context, node string) (identity.Epoch, error) {
+// present returns the epoch at a key of Revoked, which is the name of a node or its lostKey.
+func (d *Members) present(ctx context.Context, key string) (identity.Epoch, error) {
 	select {
 	case <-d.synced:
 	case <-ctx.Done():
@@ -108,18 +127,18 @@ func (d *Members) present(ctx context.Context, node string) (identity.Epoch, err
 	if err != nil {
 		return 0, err
 	}
-	return epochIn(all, node)
+	return epochIn(all, key)
 }
 
-func epochIn(all *corev1.ConfigMap, node string) (identity.Epoch, error) {
-	text, ok := all.Data[node]
+func epochIn(all *corev1.ConfigMap, key string) (identity.Epoch, error) {
+	text, ok := all.Data[key]
 	if !ok {
 		return 0, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("ConfigMap %s/%s: the epoch of node %s is not a number: %w",
-			volume.NamespaceSystem, Revoked, node, err)
+		return 0, fmt.Errorf("ConfigMap %s/%s: the epoch of %s is not a number: %w",
+			volume.NamespaceSystem, Revoked, key, err)
 	}
 	return identity.Epoch(n), nil
 }

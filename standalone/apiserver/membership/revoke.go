@@ -25,9 +25,13 @@ func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 	if err := read(body, &q, &q.Node); err != nil {
 		return nil, err
 	}
+	if q.Lost && q.Node == d.ownAdmission().node {
+		return nil, refuseWith(http.StatusConflict, "the control plane that answers runs on node %s itself, so it is not "+
+			"lost: run the command on the host of another control plane", q.Node)
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), syncLimit)
 	defer cancel()
-	next, err := d.startEpoch(ctx, q.Node)
+	next, err := d.startEpoch(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -52,23 +56,20 @@ func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 	return json.Marshal(answer)
 }
 
-// startEpoch starts the next epoch of a node.
-func (d *Members) startEpoch(ctx context.Context, node string) (next identity.Epoch, err error) {
+// startEpoch starts the next epoch of a node. That of its control plane starts with it if the node is lost.
+func (d *Members) startEpoch(ctx context.Context, q identity.Revoke) (next identity.Epoch, err error) {
 	maps := d.client.CoreV1().ConfigMaps(volume.NamespaceSystem)
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	err = retry.OnError(retry.DefaultBackoff, again, func() error {
 		all, err := maps.Get(ctx, Revoked, metav1.GetOptions{})
-		if missing := apierrors.IsNotFound(err); missing {
-			next = identity.Epoch(0).Next(time.Now())
-			_, err = maps.Create(ctx, &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Name: Revoked}, Data: map[string]string{node: text(next)},
-			}, metav1.CreateOptions{})
-			return err
+		missing := apierrors.IsNotFound(err)
+		if missing {
+			all, err = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Revoked}}, nil
 		}
 		if err != nil {
 			return err
 		}
-		present, err := epochIn(all, node)
+		present, err := epochIn(all, q.Node)
 		if err != nil {
 			return refusal{http.StatusConflict, err}
 		}
@@ -76,12 +77,19 @@ func (d *Members) startEpoch(ctx context.Context, node string) (next identity.Ep
 		if all.Data == nil {
 			all.Data = map[string]string{}
 		}
-		all.Data[node] = text(next)
-		_, err = maps.Update(ctx, all, metav1.UpdateOptions{})
+		all.Data[q.Node] = text(next)
+		if q.Lost {
+			all.Data[lostKey(q.Node)] = text(next)
+		}
+		if missing {
+			_, err = maps.Create(ctx, all, metav1.CreateOptions{})
+		} else {
+			_, err = maps.Update(ctx, all, metav1.UpdateOptions{})
+		}
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("revoke node %s: %w", node, err)
+		return 0, fmt.Errorf("revoke node %s: %w", q.Node, err)
 	}
 	return next, nil
 }

@@ -2,6 +2,7 @@ package plane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -72,6 +73,8 @@ func Mounted(pod *corev1.Pod) (bool, string) {
 	return false, "no condition yet"
 }
 
+var errWatchEnded = errors.New("the server has ended the watch of the pods")
+
 // WaitPods watches the Pods of the default namespace until done returns true.
 func WaitPods(ctx context.Context, client kubernetes.Interface, done func(watch.EventType, *corev1.Pod) bool) error {
 	pods := client.CoreV1().Pods("default")
@@ -90,11 +93,17 @@ func WaitPods(ctx context.Context, client kubernetes.Interface, done func(watch.
 	}
 	defer w.Stop()
 	for e := range w.ResultChan() {
+		if e.Type == watch.Error {
+			return fmt.Errorf("watch pods: %w", apierrors.FromObject(e.Object))
+		}
 		if pod, ok := e.Object.(*corev1.Pod); ok && done(e.Type, pod) {
 			return nil
 		}
 	}
-	return fmt.Errorf("watch pods: %w", context.Cause(ctx))
+	if ctx.Err() != nil {
+		return fmt.Errorf("watch pods: %w", context.Cause(ctx))
+	}
+	return errWatchEnded
 }
 
 // Leader returns which of the control planes with these names runs the controllers of the cluster.

@@ -115,6 +115,9 @@ func (p *Plane) PID() int { return p.cmd.Process.Pid }
 // Kubeconfig returns the path of the administrator's kubeconfig.
 func (p *Plane) Kubeconfig() string { return filepath.Join(p.Dir, "admin.kubeconfig") }
 
+// Ended returns a channel that is closed when the process has ended.
+func (p *Plane) Ended() <-chan struct{} { return p.exited }
+
 // Client returns the administrator's client, without a rate limit.
 func (p *Plane) Client() (kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())

@@ -1,6 +1,7 @@
 package plane
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,6 +26,10 @@ type Process struct {
 func (p *Plane) Invite(node string, flags ...string) (string, error) {
 	out, err := exec.Command(Bin("volplaned"), append([]string{"invite", node, "--data-dir", p.Dir}, flags...)...).Output()
 	if err != nil {
+		var ended *exec.ExitError
+		if errors.As(err, &ended) {
+			err = fmt.Errorf("%w: %s", err, ended.Stderr)
+		}
 		return "", fmt.Errorf("invite %s: %w", node, err)
 	}
 	path := filepath.Join(p.Dir, node+".kubeconfig")
