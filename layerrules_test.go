@@ -61,7 +61,7 @@ func wordRules() []rule {
 		{
 			of: []string{
 				"internal/volume", "internal/process/redact", "internal/workshop/finding", "internal/sidecar",
-				"internal/sidecar/manifest", "internal/queue", "internal/mount", "internal/mount/", "internal/durable",
+				"internal/sidecar/manifest", "internal/process/queue", "internal/mount", "internal/mount/", "internal/durable",
 				"internal/process/socket", "internal/process/healthz", "internal/process/lifecycle",
 				"internal/workshop/skeleton", "internal/process/revision", "internal/process/sdnotify",
 			},
@@ -77,7 +77,9 @@ func wordRules() []rule {
 		},
 		{of: []string{"internal/process/redact"}, never: deeds(), because: "texts are functions of texts"},
 		{
-			of:    []string{"internal/volume", "internal/process/redact", "internal/queue", "internal/sidecar/nodesidecar"},
+			of: []string{
+				"internal/volume", "internal/process/redact", "internal/process/queue", "internal/sidecar/nodesidecar",
+			},
 			never: []string{"k8s.io/api", "k8s.io/apimachinery"}, because: "knows no object of Kubernetes",
 		},
 		{
@@ -118,21 +120,23 @@ func coreRules() []rule {
 		{
 			of: []string{"internal/controller/"}, but: forTests(),
 			only: []string{
-				"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/queue",
+				"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/process/queue",
 				"internal/controller", "internal/controller/contents",
 			},
 			never: []string{"os/exec"}, because: "a controller does not import another controller, and touches no host",
 		},
 		{
-			of:      []string{"internal/controller"},
-			only:    []string{"internal/volume", "internal/csi", "internal/decide/retry", "internal/kube", "internal/queue"},
+			of: []string{"internal/controller"},
+			only: []string{
+				"internal/volume", "internal/csi", "internal/decide/retry", "internal/kube", "internal/process/queue",
+			},
 			because: "what all controllers share knows none of them",
 		},
 		{
 			of: []string{"internal/node", "internal/node/"},
 			only: []string{
 				"internal/volume", "internal/process/redact", "internal/cluster", decidePrefix, "internal/csi",
-				"internal/durable", "internal/kube", "internal/mount", "internal/mount/", "internal/queue",
+				"internal/durable", "internal/kube", "internal/mount", "internal/mount/", "internal/process/queue",
 				"internal/process/lifecycle", "internal/process/noderoot", "internal/node/",
 			},
 			because: "the node agent meets controllers through the API, and drivers through their sockets",

@@ -37,7 +37,7 @@ type Programs = shell.Programs
 // 1 for an error, 2 for a problem that the command has found.
 func Main(ctx context.Context, args []string, s Streams, version string, p Programs) int {
 	sh := shell.New(ctx, s, version, p)
-	sh.Reach, sh.Planted = sh.ReachAny, func(ctx context.Context) { driver.TellPlanted(ctx, sh) }
+	sh.Reach, sh.Planted = sh.ReachAny, func(ctx context.Context) { driver.PrintPlanted(ctx, sh) }
 	if len(args) > 0 {
 		if role, found := sidecar.RoleOf(args[0]); found {
 			return cluster.RunSidecar(ctx, sh, role, args[0], args[1:])

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 // pass lets time pass, on the test's clock only.

@@ -73,7 +73,7 @@ func withCallLog(l *CallLog, m *Memory, name func() string) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 			c := Made{Driver: name(), Method: method, Request: req, Secrets: &m.secrets}
-			return l.Tell(ctx, c, func() (any, error) { return reply, next(ctx, method, req, reply, opts...) })
+			return l.Log(ctx, c, func() (any, error) { return reply, next(ctx, method, req, reply, opts...) })
 		}
 	}
 }
@@ -89,8 +89,8 @@ type Made struct {
 	Secrets *redact.Secrets
 }
 
-// Tell makes a call by do, whose error must hold no secrets, and logs it if it fails or takes long.
-func (l *CallLog) Tell(ctx context.Context, c Made, do func() (answer any, err error)) error {
+// Log makes a call by do, whose error must hold no secrets, and logs it if it fails or takes long.
+func (l *CallLog) Log(ctx context.Context, c Made, do func() (answer any, err error)) error {
 	start, key := time.Now(), keyOf(ctx, c)
 	waiting := time.AfterFunc(slowCall, func() {
 		attempt := l.failures(c.Driver, key) + 1

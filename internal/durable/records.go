@@ -16,8 +16,8 @@ import (
 
 const (
 	suffix = ".json"
-	// doubtSuffix is the suffix of a record in doubt: more may have been done than it says.
-	doubtSuffix = ".doubt" + suffix
+	// uncertainSuffix is the suffix of a record in doubt: more may have been done than it says.
+	uncertainSuffix = ".doubt" + suffix
 	// Quarantine is the directory of files that cannot be read, below that of the records.
 	Quarantine = "quarantine"
 	// maxQuarantined is how many files of one name are kept in quarantine.
@@ -40,8 +40,8 @@ type Kind[T any] struct {
 	Path func(*T) (string, error)
 	// Clone returns a copy that shares no data that is changed in place.
 	Clone func(*T) *T
-	// Doubtful returns a copy in which no step counts as reached.
-	Doubtful func(*T) *T
+	// Uncertain returns a copy in which no step counts as reached.
+	Uncertain func(*T) *T
 	// Boot returns a pointer to the record's field for the boot id of the host.
 	Boot func(*T) *string
 	// BeforeAside, if set, is called before a file that cannot be read is moved to quarantine: its record
@@ -58,19 +58,19 @@ type Records[T any] struct {
 
 	mu  sync.Mutex
 	all map[string]*T
-	// doubtful holds the records whose file has the doubtSuffix.
-	doubtful map[string]bool
+	// uncertain holds the records whose file has the uncertainSuffix.
+	uncertain map[string]bool
 }
 
 // OpenRecords reads a directory, which it creates if needed. A file that cannot be read costs its own
 // record and no other: it is moved to quarantine, or stays where it is if it cannot be moved. The paths
-// of such files are returned; only drafts are deleted. Records of an earlier boot are read as Doubtful.
+// of such files are returned; only drafts are deleted. Records of an earlier boot are read as Uncertain.
 // It may be repeated.
 func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make directory of records: %w", err)
 	}
-	r := &Records[T]{Kind: kind, dir: filepath.Clean(dir), boot: boot, all: map[string]*T{}, doubtful: map[string]bool{}}
+	r := &Records[T]{Kind: kind, dir: filepath.Clean(dir), boot: boot, all: map[string]*T{}, uncertain: map[string]bool{}}
 	found, drafts, err := r.files()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read records: %w", err)
@@ -124,19 +124,19 @@ func (r *Records[T]) files() (found, drafts []string, err error) {
 		return nil
 	})
 	l.addDirs(dirs)
-	return append(l.found, l.doubtful...), l.drafts, err
+	return append(l.found, l.uncertain...), l.drafts, err
 }
 
 // listing has the names of files by what they are.
-type listing struct{ found, doubtful, drafts []string }
+type listing struct{ found, uncertain, drafts []string }
 
 // of returns the list for a name, or nil if it is not the name of a file of records.
 func (l *listing) of(name string) *[]string {
 	switch {
 	case strings.HasSuffix(name, Draft):
 		return &l.drafts
-	case strings.HasSuffix(name, doubtSuffix):
-		return &l.doubtful
+	case strings.HasSuffix(name, uncertainSuffix):
+		return &l.uncertain
 	case strings.HasSuffix(name, suffix):
 		return &l.found
 	}
@@ -148,7 +148,7 @@ func (l *listing) addDirs(dirs []string) {
 	for _, dir := range dirs {
 		// A directory with records below it is part of their paths.
 		inPath := func(name string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
-		if list := l.of(dir); !slices.ContainsFunc(slices.Concat(l.found, l.doubtful), inPath) {
+		if list := l.of(dir); !slices.ContainsFunc(slices.Concat(l.found, l.uncertain), inPath) {
 			*list = append(*list, dir)
 		}
 	}
@@ -194,7 +194,7 @@ func (r *Records[T]) load(name string, v *T) bool {
 		own, _ = r.Path(v)
 	}
 	switch {
-	case own == "" || name != own+suffix && name != own+doubtSuffix:
+	case own == "" || name != own+suffix && name != own+uncertainSuffix:
 		return false
 	case name == own+suffix:
 	case r.all[own] != nil:
@@ -202,10 +202,10 @@ func (r *Records[T]) load(name string, v *T) bool {
 		_ = os.Remove(filepath.Join(r.dir, name))
 		return true
 	default:
-		v, r.doubtful[own] = r.Doubtful(v), true
+		v, r.uncertain[own] = r.Uncertain(v), true
 	}
 	if *r.Boot(v) != r.boot {
-		v = r.Doubtful(v)
+		v = r.Uncertain(v)
 		*r.Boot(v) = r.boot
 	}
 	r.all[own] = v
@@ -266,10 +266,10 @@ func (r *Records[T]) Put(v *T) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all[path] = r.Clone(v)
-	if r.doubtful[path] {
+	if r.uncertain[path] {
 		// If this fails, the file in doubt is ignored, because it is older than the new one.
-		_ = r.disk.remove(filepath.Join(r.dir, path+doubtSuffix))
-		delete(r.doubtful, path)
+		_ = r.disk.remove(filepath.Join(r.dir, path+uncertainSuffix))
+		delete(r.uncertain, path)
 	}
 	return nil
 }
@@ -326,9 +326,9 @@ func (r *Records[T]) Settle(v *T) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := filepath.Join(r.dir, path)
-	if r.disk.rename(at+suffix, at+doubtSuffix) == nil {
-		r.doubtful[path] = true
-	} else if _, missing := os.Lstat(at + doubtSuffix); missing != nil || !r.doubtful[path] {
+	if r.disk.rename(at+suffix, at+uncertainSuffix) == nil {
+		r.uncertain[path] = true
+	} else if _, missing := os.Lstat(at + uncertainSuffix); missing != nil || !r.uncertain[path] {
 		return err
 	}
 	if r.disk.sync(filepath.Dir(at)) != nil {
@@ -341,7 +341,7 @@ func (r *Records[T]) Settle(v *T) error {
 // Drop deletes the record with a path. It may be repeated.
 func (r *Records[T]) Drop(path string) error {
 	at := filepath.Join(r.dir, path)
-	err := errors.Join(r.disk.remove(at+doubtSuffix), r.disk.remove(at+suffix))
+	err := errors.Join(r.disk.remove(at+uncertainSuffix), r.disk.remove(at+suffix))
 	if err == nil {
 		// This is also done if there was no file: an earlier removal may not be on the disk yet.
 		if err = r.disk.sync(filepath.Dir(at)); errors.Is(err, fs.ErrNotExist) {
@@ -354,6 +354,6 @@ func (r *Records[T]) Drop(path string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.all, path)
-	delete(r.doubtful, path)
+	delete(r.uncertain, path)
 	return nil
 }

@@ -24,12 +24,12 @@ type item struct {
 // items are records at whatever path their key says.
 func items() Kind[item] {
 	return Kind[item]{
-		Format:   1,
-		Most:     1 << 10,
-		Path:     func(i *item) (string, error) { return i.Key, nil },
-		Clone:    func(i *item) *item { c := *i; return &c },
-		Doubtful: func(i *item) *item { c := *i; c.Done = false; return &c },
-		Boot:     func(i *item) *string { return &i.Boot },
+		Format:    1,
+		Most:      1 << 10,
+		Path:      func(i *item) (string, error) { return i.Key, nil },
+		Clone:     func(i *item) *item { c := *i; return &c },
+		Uncertain: func(i *item) *item { c := *i; c.Done = false; return &c },
+		Boot:      func(i *item) *string { return &i.Boot },
 	}
 }
 
@@ -90,7 +90,7 @@ func TestSteps(t *testing.T) {
 
 // TestDropHalfWay: what is left of a record that could not be dropped wholly is not taken for one in doubt.
 func TestDropHalfWay(t *testing.T) {
-	for _, doubtful := range []bool{false, true} {
+	for _, uncertain := range []bool{false, true} {
 		r := openItems(t, t.TempDir())
 		i := &item{Format: 1, Key: "i", Done: true}
 		fails := func(steps ...string) {
@@ -104,7 +104,7 @@ func TestDropHalfWay(t *testing.T) {
 		if err := r.Put(i); err != nil {
 			t.Fatal(err)
 		}
-		if fails("write"); doubtful && r.Settle(i) != nil {
+		if fails("write"); uncertain && r.Settle(i) != nil {
 			t.Fatal("not settled")
 		}
 		if fails("sync"); r.Drop("i") == nil || r.Get("i") == nil {
@@ -256,7 +256,7 @@ func mayFind(deed string, old []item, want item, fails bool, err error) []item {
 	}
 	for _, i := range slices.Clone(may) {
 		if i != none() {
-			may = append(may, *items().Doubtful(&i))
+			may = append(may, *items().Uncertain(&i))
 		}
 	}
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/kube"
@@ -222,9 +222,9 @@ func LastSeen(e *corev1.Event) time.Time {
 // Room reads how much space the database and the disk of a standalone control
 // plane have. It returns false if the API server does not report it or the user may not
 // read it.
-func Room(ctx context.Context, client kubernetes.Interface) (room.Report, bool) {
-	var r room.Report
-	ok := ask(ctx, client, room.Path, nil, &r)
+func Room(ctx context.Context, client kubernetes.Interface) (diskspace.Report, bool) {
+	var r diskspace.Report
+	ok := ask(ctx, client, diskspace.Path, nil, &r)
 	return r, ok && (r.Total > 0 || r.Members != nil)
 }
 

@@ -105,7 +105,7 @@ func TestNoGrowthOfDamage(t *testing.T) {
 	if err := errors.Join(os.Truncate(strings.TrimSpace(string(file)), 64<<20), LoopResize(device)); err != nil {
 		t.Fatal(err)
 	}
-	if err := GrowUnmounted(t.Context(), device, "ext4"); !errors.Is(err, ErrNeedsPerson) {
+	if err := ExpandUnmounted(t.Context(), device, "ext4"); !errors.Is(err, ErrNeedsPerson) {
 		t.Error(err)
 	}
 	if size, err := ext4Size(device); err != nil || size != 32<<20 {

@@ -136,8 +136,8 @@ func readable(device string) error {
 	return nil
 }
 
-// Grow expands the mounted filesystem at target to the size of its device. It may be repeated.
-func Grow(ctx context.Context, device, target, fsType string) error {
+// Expand expands the mounted filesystem at target to the size of its device. It may be repeated.
+func Expand(ctx context.Context, device, target, fsType string) error {
 	f, err := lookFS(fsType)
 	if err != nil {
 		return err
@@ -150,15 +150,15 @@ func Grow(ctx context.Context, device, target, fsType string) error {
 	args := f.grow(device, target)
 	out, err := toolOutput(ctx, args[0], args[1:]...)
 	if err != nil && strings.Contains(out, "Permission denied to resize") {
-		return fmt.Errorf("expand %s: %w", device, ErrGrowLater)
+		return fmt.Errorf("expand %s: %w", device, ErrExpandLater)
 	}
 	return err
 }
 
-// GrowUnmounted expands a filesystem to the size of its device if it is not mounted, in any mount namespace, and its
-// type can be expanded so; for others it does nothing, and Grow expands them later. ErrNeedsPerson and
+// ExpandUnmounted expands a filesystem to the size of its device if it is not mounted, in any mount namespace, and its
+// type can be expanded so; for others it does nothing, and Expand expands them later. ErrNeedsPerson and
 // ErrHeld are as for Device. It may be repeated.
-func GrowUnmounted(ctx context.Context, device, fsType string) error {
+func ExpandUnmounted(ctx context.Context, device, fsType string) error {
 	if fsType != "ext4" || !unmounted(device) {
 		return nil
 	}

@@ -143,8 +143,8 @@ func splitOptions(s string) []string { return strings.Split(s, ",") }
 var (
 	// ErrNotPermitted says that the process may not mount.
 	ErrNotPermitted = errors.New("not permitted: mounting needs root (CAP_SYS_ADMIN); start volplane as root")
-	// ErrGrowLater says that a mounted filesystem cannot be expanded; it is expanded when it is mounted the next time.
-	ErrGrowLater = errors.New("ext4 cannot be expanded while it is mounted if it has errors, or if this process does " +
+	// ErrExpandLater says that a mounted filesystem cannot be expanded; it is expanded when it is mounted the next time.
+	ErrExpandLater = errors.New("ext4 cannot be expanded while it is mounted if it has errors, or if this process does " +
 		"not have CAP_SYS_RESOURCE; it is expanded when it is next mounted")
 	// ErrUnknownFS says that a filesystem type is not supported or its tools are not installed.
 	ErrUnknownFS = errors.New("filesystem not supported")

@@ -318,7 +318,7 @@ func TestExt4GrowsUnmounted(t *testing.T) {
 	if err := Unmount(target); err != nil {
 		t.Fatal(err)
 	}
-	if err := GrowUnmounted(t.Context(), device, "ext4"); err != nil {
+	if err := ExpandUnmounted(t.Context(), device, "ext4"); err != nil {
 		t.Fatalf("nothing to grow: %v", err)
 	}
 	if err := os.Truncate(file, 64<<20); err != nil {
@@ -327,7 +327,7 @@ func TestExt4GrowsUnmounted(t *testing.T) {
 	if err := LoopResize(device); err != nil {
 		t.Fatal(err)
 	}
-	if err := GrowUnmounted(t.Context(), device, "ext4"); err != nil {
+	if err := ExpandUnmounted(t.Context(), device, "ext4"); err != nil {
 		t.Fatal(err)
 	}
 	if size, err := ext4Size(device); err != nil || size != 64<<20 {

@@ -37,8 +37,8 @@ func TestSize(t *testing.T) {
 				t.Fatal(err)
 			}
 			is(320, 352)
-			switch err := Grow(t.Context(), device, target, fsType); {
-			case errors.Is(err, ErrGrowLater):
+			switch err := Expand(t.Context(), device, target, fsType); {
+			case errors.Is(err, ErrExpandLater):
 				return
 			case err != nil:
 				t.Fatal(err)

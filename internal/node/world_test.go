@@ -111,7 +111,7 @@ func (w *world) run() {
 		Name: "n1", RootDir: w.dir, Client: kubetest.Observed(w.t, w.client, w.tracker, Writes()),
 		Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
 		Events: kube.NewRecorder(ctx, w.client, "node"), Log: slog.New(slog.DiscardHandler), TrustDrivers: true,
-		Dial:     []csi.Option{csitest.Told(w.t)},
+		Dial:     []csi.Option{csitest.CheckCallLog(w.t)},
 		RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond, LateMount: time.Millisecond,
 	}
 	if w.tune != nil {

@@ -54,8 +54,8 @@ type Answer struct {
 	Missing string
 }
 
-// Told returns the error of a call, with the missing Secret as a possible cause.
-func (a Answer) Told() string {
+// Failure returns the error of a call, with the missing Secret as a possible cause.
+func (a Answer) Failure() string {
 	if a.Missing == "" {
 		return a.Text
 	}

@@ -73,7 +73,7 @@ const (
 	ReasonFailedDelete              Reason = "VolumeFailedDelete"
 	ReasonStillAttached             Reason = "StillAttached"
 	ReasonDriverBusy                Reason = "DriverBusy"
-	ReasonCapacityTold              Reason = "CapacityTold"
+	ReasonCapacityReported          Reason = "CapacityReported"
 	ReasonCapacityUnknown           Reason = "CapacityUnknown"
 	ReasonCapacityObsolete          Reason = "CapacityObsolete"
 	ReasonNotEnoughStorage          Reason = "NotEnoughStorage"

@@ -54,7 +54,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/standalone/apiserver/account"
 	"volplane.dev/volplane/standalone/apiserver/guard"
 	"volplane.dev/volplane/standalone/apiserver/hosts"
@@ -283,8 +283,8 @@ func serveMetrics(paths *mux.PathRecorderMux, others prometheus.Gatherer) {
 
 // admit returns the chain of admission plugins, in the order in which they get a request.
 func admit(
-	c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan,
-	bulk *spare.Bulk,
+	c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory,
+	left func() diskspace.Plan, bulk *spare.Bulk,
 ) error {
 	plugins := admission.NewPlugins()
 	lifecycle.Register(plugins)

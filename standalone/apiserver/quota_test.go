@@ -50,9 +50,9 @@ func used(t *testing.T, admin kubernetes.Interface, want map[corev1.ResourceName
 	}
 }
 
-// letGo deletes a claim; its protection is a controller's turn, which does not
+// deleteAll deletes a claim; its protection is a controller's turn, which does not
 // run here.
-func letGo(t *testing.T, admin kubernetes.Interface, name string) {
+func deleteAll(t *testing.T, admin kubernetes.Interface, name string) {
 	t.Helper()
 	claims := admin.CoreV1().PersistentVolumeClaims("default")
 	if _, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
@@ -114,7 +114,7 @@ func TestQuotasOfStorage(t *testing.T) {
 		"requests.storage=7Gi")
 	refusedBy(t, "more than a class may have", refused(t, admin, claimOf("big", "fast", "4Gi")), fastStorage)
 	refusedBy(t, "one too many of a class", refused(t, admin, claimOf("f3", "fast", "1Gi")), fastClaims)
-	letGo(t, admin, "f1")
+	deleteAll(t, admin, "f1")
 	used(t, admin, map[corev1.ResourceName]string{
 		"requests.storage": "3Gi", "persistentvolumeclaims": "2", allClaims: "2", fastStorage: "1Gi", fastClaims: "1",
 	})

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/seal"
 	"volplane.dev/volplane/standalone/datadir"
@@ -147,7 +147,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 		}()
 		return nil
 	})
-	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.serveRoom)
+	generic.Handler.NonGoRestfulMux.HandleFunc(diskspace.Path, s.serveRoom)
 	if o.Metrics != nil {
 		serveMetrics(generic.Handler.NonGoRestfulMux, o.Metrics)
 	}
@@ -221,7 +221,7 @@ func local(a net.Addr) string {
 }
 
 // Room returns the space of the store.
-func (s *Server) Room() room.Report { return s.store.report() }
+func (s *Server) Room() diskspace.Report { return s.store.report() }
 
 // Shared says whether the objects are in a store that other control planes may use, too.
 func (s *Server) Shared() bool { _, is := s.store.(outside); return is }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/standalone/backup"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
@@ -39,8 +39,8 @@ type store interface {
 	// transport says how Kubernetes' own health checks connect.
 	transport() storagebackend.TransportConfig
 	// plan returns which requests are refused, and report the state of the store.
-	plan() room.Plan
-	report() room.Report
+	plan() diskspace.Plan
+	report() diskspace.Report
 	// defragment rewrites the database without deleted data; nil if others run the store.
 	defragment() func() error
 }
@@ -55,12 +55,12 @@ func (e embedded) transport() storagebackend.TransportConfig {
 	return storagebackend.TransportConfig{ServerList: []string{e.Endpoint()}}
 }
 
-func (e embedded) plan() room.Plan {
+func (e embedded) plan() diskspace.Plan {
 	_, p := e.Room()
 	return p
 }
 
-func (e embedded) report() room.Report { return room.ReportOf(e.Room()) }
+func (e embedded) report() diskspace.Report { return diskspace.ReportOf(e.Room()) }
 
 // outside is an etcd that others run. Calls that it does not answer are refused, and tried again.
 type outside struct{ *external.Store }
@@ -75,14 +75,14 @@ func (o outside) transport() storagebackend.TransportConfig {
 	}
 }
 
-func (o outside) plan() room.Plan {
+func (o outside) plan() diskspace.Plan {
 	_, p := o.Room()
 	return p
 }
 
-func (o outside) report() room.Report {
+func (o outside) report() diskspace.Report {
 	m, p := o.Room()
-	return room.ReportOfMembers(m, p, o.Options().Prefix)
+	return diskspace.ReportOfMembers(m, p, o.Options().Prefix)
 }
 
 // openStore starts etcd, or connects to the one that others run.

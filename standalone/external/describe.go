@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 )
 
 // Description says where the objects are.
@@ -30,7 +30,7 @@ type Member struct {
 
 // String describes the store for users, in a line for itself and one for each member.
 func (d Description) String() string {
-	out := fmt.Sprintf("its store is %s, with a database of %s", d.Store, room.Text(d.Size))
+	out := fmt.Sprintf("its store is %s, with a database of %s", d.Store, diskspace.Text(d.Size))
 	for _, m := range d.Members {
 		about := m.Problem
 		if m.Version != "" {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -81,8 +81,8 @@ func (m *member) ask(ctx context.Context) answer {
 
 // state is what the members have answered.
 type state struct {
-	room.Members
-	plan room.Plan
+	diskspace.Members
+	plan diskspace.Plan
 	// cluster is the id of the first store that responded, and others the number of other stores that respond now.
 	cluster string
 	others  int
@@ -135,7 +135,7 @@ func (s *Store) look(ctx context.Context) state {
 // after returns the state that follows from answers. What no answer says stays as it was.
 func (s state) after(answers []answer, now time.Time) state {
 	next := state{
-		Members: room.Members{All: s.All, Size: s.Size, Used: s.Used, Quota: s.Quota},
+		Members: diskspace.Members{All: s.All, Size: s.Size, Used: s.Used, Quota: s.Quota},
 		cluster: s.cluster, revision: s.revision, begun: s.begun, looked: now, agreed: s.lastAgreed(now),
 		over: s.over, leader: s.leading(answers),
 	}
@@ -177,7 +177,7 @@ func (s state) after(answers []answer, now time.Time) state {
 	} else {
 		next.Apart = max(now.Sub(next.agreed), 1)
 	}
-	next.plan = room.DecideMembers(next.Members)
+	next.plan = diskspace.DecideMembers(next.Members)
 	return next
 }
 

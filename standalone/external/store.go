@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 )
 
 const (
@@ -155,7 +155,7 @@ func (s *Store) Err() <-chan error { return s.failed }
 func (s *Store) Options() Options { return s.options }
 
 // Room returns the last answers of the members and the resulting plan.
-func (s *Store) Room() (room.Members, room.Plan) {
+func (s *Store) Room() (diskspace.Members, diskspace.Plan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.latest.Members, s.latest.plan

@@ -9,7 +9,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/gather"
 )
 
@@ -114,8 +114,8 @@ func (g glance) claimFacts(c *corev1.PersistentVolumeClaim, add func(string, ref
 		}
 	}
 	if is, known := g.usage[cluster.Key(c)]; known {
-		text("Used", room.Text(is.Used))
-		text("Free", room.Text(is.Available))
+		text("Used", diskspace.Text(is.Used))
+		text("Free", diskspace.Text(is.Available))
 	}
 }
 

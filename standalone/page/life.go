@@ -164,8 +164,8 @@ func metaMoments(o object, is metav1.Object) []moment {
 	return out
 }
 
-// told is a condition of any kind.
-type told struct {
+// condition is a condition of any kind.
+type condition struct {
 	kind, status, reason, message string
 	at                            metav1.Time
 }
@@ -202,20 +202,20 @@ func failures(o object, what string, failed *storagev1.VolumeError) []moment {
 }
 
 // conditions returns those of an object.
-func conditions(is metav1.Object) []told {
-	var out []told
+func conditions(is metav1.Object) []condition {
+	var out []condition
 	switch is := is.(type) {
 	case *corev1.PersistentVolumeClaim:
 		for _, c := range is.Status.Conditions {
-			out = append(out, told{string(c.Type), string(c.Status), c.Reason, c.Message, c.LastTransitionTime})
+			out = append(out, condition{string(c.Type), string(c.Status), c.Reason, c.Message, c.LastTransitionTime})
 		}
 	case *corev1.Pod:
 		for _, c := range is.Status.Conditions {
-			out = append(out, told{string(c.Type), string(c.Status), c.Reason, c.Message, c.LastTransitionTime})
+			out = append(out, condition{string(c.Type), string(c.Status), c.Reason, c.Message, c.LastTransitionTime})
 		}
 	case *corev1.Node:
 		for _, c := range is.Status.Conditions {
-			out = append(out, told{string(c.Type), string(c.Status), c.Reason, c.Message, c.LastTransitionTime})
+			out = append(out, condition{string(c.Type), string(c.Status), c.Reason, c.Message, c.LastTransitionTime})
 		}
 	}
 	return out

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/gather"
 )
@@ -172,7 +172,7 @@ func (g glance) mounts(q query) mountList {
 			row.Since = chain.Moment(u.Since.Time)
 		}
 		if is, known := g.usage[u.Namespace+"/"+u.Claim]; known {
-			row.Used, row.Free = room.Text(is.Used), room.Text(is.Available)
+			row.Used, row.Free = diskspace.Text(is.Used), diskspace.Text(is.Available)
 		}
 		v.Rows = append(v.Rows, row)
 	}

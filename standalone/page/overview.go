@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/gather"
@@ -210,7 +210,7 @@ func (g glance) nodes() []nodeView {
 			Href: g.root + "mounts" + query{node: n.Name}.encode(), Command: o.command("why"),
 		}
 		if sum, known := space[n.Name]; known {
-			v.Used, v.Free = room.Text(sum.Used), room.Text(sum.Available)
+			v.Used, v.Free = diskspace.Text(sum.Used), diskspace.Text(sum.Available)
 		}
 		out = append(out, v)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/process/observe"
 	"volplane.dev/volplane/standalone/apiserver"
 )
@@ -54,5 +54,5 @@ func (o Options) keep() int64 {
 	if err := unix.Statfs(o.DataDir, &s); err != nil {
 		return 0
 	}
-	return room.Kept(int64(s.Blocks) * s.Bsize)
+	return diskspace.Kept(int64(s.Blocks) * s.Bsize)
 }

@@ -18,8 +18,8 @@ const (
 	joinedRest = time.Minute
 )
 
-// measureJoined measures the memory of a host that joins a control plane with n claims of others, half of them attached,
-// when it has some volumes of its own.
+// measureJoined measures the memory of a host that joins a control plane with n claims of others, half of them
+// attached, when it has some volumes of its own.
 func measureJoined(ctx context.Context, figures map[string]any, n int) error {
 	return withMany(ctx, n, func(p *plane.Plane, client kubernetes.Interface) (err error) {
 		if err := each(n/2, func(name string) error { return attachOne(ctx, client, name) }); err != nil {

@@ -41,7 +41,7 @@ func field(path, name string) string {
 	return ""
 }
 
-// usage is what a process takes: memory, that part of it that is not pages of files, and processor time since its start.
+// usage is what a process takes: memory, the part of it that is not pages of files, and processor time since its start.
 type usage struct {
 	rssKiB, anonymousKiB int
 	cpu                  time.Duration

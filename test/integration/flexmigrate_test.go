@@ -260,7 +260,7 @@ func TestFlexMigrateInUse(t *testing.T) {
 	}
 	endPod()
 	waits := make(chan struct{}, 16)
-	m.Told = func(_ string, s decide.Step) {
+	m.Report = func(_ string, s decide.Step) {
 		switch {
 		case s.Verb == decide.DeleteClaim:
 			makePod()

@@ -85,7 +85,7 @@ func deleteLost(ctx context.Context, s *shell.Shell, d deleteOptions, args []str
 			return err
 		}
 	}
-	err = shell.Progress(ctx, s.Err, func(context.Context) string { return "waiting: " + n.waits() }, n.letGo)
+	err = shell.Progress(ctx, s.Err, func(context.Context) string { return "waiting: " + n.waits() }, n.giveUp)
 	if err != nil {
 		return fmt.Errorf("node %s is not completely removed: %w; run the command again to continue", name, err)
 	}
@@ -120,8 +120,8 @@ func confirm(s *shell.Shell, name string) error {
 
 func (n *lostNode) waits() string { return n.last.Because.Message }
 
-// letGo does one step after the other until nothing is left.
-func (n *lostNode) letGo(ctx context.Context) error {
+// giveUp does one step after the other until nothing is left.
+func (n *lostNode) giveUp(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, lostStep, true, func(ctx context.Context) (bool, error) {
 		facts, err := n.gather(ctx)
 		if err != nil {

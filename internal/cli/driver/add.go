@@ -62,7 +62,7 @@ is made and served on the host for whose Pod it is made.
 
 If the driver has no CSIDriver, one is made from what the driver says of itself;
 --class makes a StorageClass, too. The command may be repeated. To change a
-driver, use --replace: its processes are started anew, and mounts stay.`,
+driver, use --replace: its processes are restarted, and mounts stay.`,
 		Example: `  volplane driver add hostpath.csi.k8s.io --class hostpath \
       --exec 'hostpathplugin --endpoint=$(CSI_ENDPOINT) --nodeid=$(NODE_NAME) --statedir=/srv/hp'
   volplane driver add csi.example.com --exec 'plugin --mode node' --controller-exec 'plugin --mode controller' \

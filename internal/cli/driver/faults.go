@@ -135,8 +135,8 @@ func (h *hostDrivers) allPlanted(ctx context.Context) []trace.Planted {
 	return all
 }
 
-// TellPlanted prints which faults are planted on this host.
-func TellPlanted(ctx context.Context, s *shell.Shell) {
+// PrintPlanted prints which faults are planted on this host.
+func PrintPlanted(ctx context.Context, s *shell.Shell) {
 	if h, err := driversOf(s, hostFlags{}); err == nil {
 		printPlanted(s, h.allPlanted(ctx))
 	}

@@ -49,12 +49,12 @@ func listCommand(s *shell.Shell) *cobra.Command {
 		Long: `List the CSI drivers that this host runs, with a line for each process: its
 state, since when it has it, the number of PersistentVolumes of the driver, and
 how the process ended last. 'volplane status' lists the drivers of all nodes,
-also those that somebody else runs.
+also those that other programs run.
 
 States: alive; not registered, which means that the process runs and the API
 does not know the driver on this node; starting; backing off; cannot start; not
 started, if nothing on this host follows the directory; ended; no answer, if
-somebody else should run it; invalid file.`,
+another process should run it; invalid file.`,
 		Example: `  volplane driver list
   volplane driver list csi.example.com -o yaml`,
 		ValidArgsFunction: completeHosted(s),

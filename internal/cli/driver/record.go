@@ -171,7 +171,7 @@ func replay(ctx context.Context, s *shell.Shell, path, socket string, speed floa
 		fmt.Fprintf(s.Err, "%d calls cannot be played: their requests or answers were too large to be recorded\n", unplayable)
 	}
 	player.Speed = speed
-	player.Told = func(c csi.Call) { fmt.Fprintln(s.Out, callLine(c)) }
+	player.Report = func(c csi.Call) { fmt.Fprintln(s.Out, callLine(c)) }
 	fmt.Fprintf(s.Out, "%s, answers at %s\n", redact.Printable(recorded.Name()), socket)
 	err = player.Serve(ctx, socket)
 	return kube.Unless(ctx.Err() != nil, err)

@@ -18,7 +18,7 @@ func restartCommand(s *shell.Shell) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restart NAME",
 		Short: "Restart the processes of a CSI driver of this host",
-		Long: `Start the processes of a CSI driver anew, for example after its program was
+		Long: `Restart the processes of a CSI driver, for example after its program was
 replaced, and wait until they run. Mounts stay. The command writes restartedAt to
 the driver's file and leaves the rest of it as it is.`,
 		Example: `  volplane driver restart csi.example.com`,

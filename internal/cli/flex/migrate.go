@@ -191,7 +191,7 @@ func migrateAll(ctx context.Context, s *shell.Shell, names []string, back bool, 
 	if err != nil {
 		return err
 	}
-	m := &migrate.Migration{Client: client, Told: func(pv string, step decide.Step) {
+	m := &migrate.Migration{Client: client, Report: func(pv string, step decide.Step) {
 		if step.Verb != decide.Refuse {
 			fmt.Fprintf(s.Out, "%s: %s\n", pv, step.Because.Message)
 		}

@@ -61,8 +61,8 @@ func (s *Shell) Execute(ctx context.Context, c *cobra.Command, args []string) in
 	return s.exitCode(c.ExecuteContext(ctx))
 }
 
-// TellPlanted prints which faults are planted on this host, so that users do not look for a cause elsewhere.
-func (s *Shell) TellPlanted(ctx context.Context) {
+// PrintPlanted prints which faults are planted on this host, so that users do not look for a cause elsewhere.
+func (s *Shell) PrintPlanted(ctx context.Context) {
 	if s.Planted != nil {
 		s.Planted(ctx)
 	}

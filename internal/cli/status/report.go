@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/volume"
@@ -49,8 +49,8 @@ type statusReport struct {
 	OpenIntents int `json:"openIntents"`
 	// Room has the space of database and disk, and the time of the newest backup; nil if the API server does not
 	// report it.
-	Room         *room.Report `json:"room,omitempty"`
-	Certificates []validity   `json:"certificates"`
+	Room         *diskspace.Report `json:"room,omitempty"`
+	Certificates []validity        `json:"certificates"`
 }
 
 // problem is something that needs action.
@@ -84,7 +84,7 @@ type validity struct {
 }
 
 // reportOf judges what was read.
-func reportOf(told survey.Summary, space *room.Report, certificates []validity) statusReport {
+func reportOf(told survey.Summary, space *diskspace.Report, certificates []validity) statusReport {
 	r := statusReport{
 		Room: space, Certificates: certificates, OpenIntents: told.Unresolved.Number, Problems: []problem{},
 		Claims: told.Claims, Volumes: told.Volumes, Attachments: told.Attachments, Nodes: []nodeReport{},

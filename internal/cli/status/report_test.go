@@ -11,7 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/volume"
@@ -42,17 +42,19 @@ func TestStatusReport(t *testing.T) {
 	waiting.Claims = []*corev1.PersistentVolumeClaim{claim}
 	for name, c := range map[string]struct {
 		objects state.Objects
-		room    *room.Report
+		room    *diskspace.Report
 		certs   []validity
 		want    string
 	}{
 		"nothing":          {state.Objects{Now: now}, nil, nil, "true []"},
-		"all is young":     {state.Objects{Now: now}, &room.Report{Backup: ago(time.Hour)}, valid(year / 2), "true []"},
-		"no backup yet":    {aged(oldBackup / 2), &room.Report{}, nil, "true []"},
-		"no backup ever":   {aged(2 * oldBackup), &room.Report{}, nil, "false [BackupOld]"},
-		"no backup wanted": {aged(2 * oldBackup), &room.Report{NoBackups: true}, nil, "true []"},
-		"no nodes yet":     {state.Objects{Now: now}, &room.Report{}, nil, "true []"},
-		"an old backup":    {state.Objects{Now: now}, &room.Report{Backup: ago(4 * oldBackup)}, nil, "false [BackupOld]"},
+		"all is young":     {state.Objects{Now: now}, &diskspace.Report{Backup: ago(time.Hour)}, valid(year / 2), "true []"},
+		"no backup yet":    {aged(oldBackup / 2), &diskspace.Report{}, nil, "true []"},
+		"no backup ever":   {aged(2 * oldBackup), &diskspace.Report{}, nil, "false [BackupOld]"},
+		"no backup wanted": {aged(2 * oldBackup), &diskspace.Report{NoBackups: true}, nil, "true []"},
+		"no nodes yet":     {state.Objects{Now: now}, &diskspace.Report{}, nil, "true []"},
+		"an old backup": {
+			state.Objects{Now: now}, &diskspace.Report{Backup: ago(4 * oldBackup)}, nil, "false [BackupOld]",
+		},
 		"a certificate without a begin": {
 			state.Objects{Now: now}, nil, []validity{{"client", time.Unix(0, 0), now.Add(2 * expiresSoon)}}, "true []",
 		},

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 )
 
 // TestRoom: status shows the space that a control plane reports, and nothing if it
@@ -41,7 +41,7 @@ func TestRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path != room.Path {
+				if r.URL.Path != diskspace.Path {
 					t.Errorf("asked for %s", r.URL.Path)
 				}
 				w.WriteHeader(c.status)

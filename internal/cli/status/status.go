@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/gather"
@@ -31,17 +31,17 @@ func printRoom(ctx context.Context, out io.Writer, client kubernetes.Interface) 
 	if !ok {
 		return
 	}
-	used := room.Text(r.Used)
+	used := diskspace.Text(r.Used)
 	if r.Limit > 0 { // an older etcd of others does not say
-		used += " of " + room.Text(r.Limit)
+		used += " of " + diskspace.Text(r.Limit)
 	}
-	fmt.Fprintf(out, "database     %s used, file of %s\n", used, room.Text(r.Size))
+	fmt.Fprintf(out, "database     %s used, file of %s\n", used, diskspace.Text(r.Size))
 	if m := r.Members; m != nil {
 		fmt.Fprintf(out, "store        an etcd that others run, keys below %s; %s\n", m.Prefix,
-			room.Members{All: m.All, Answer: m.Answer}.Answers())
+			diskspace.Members{All: m.All, Answer: m.Answer}.Answers())
 	} else {
-		fmt.Fprintf(out, "disk         %s of %s free, %s in reserve\n", room.Text(r.Free), room.Text(r.Total),
-			room.Text(r.Reserve))
+		fmt.Fprintf(out, "disk         %s of %s free, %s in reserve\n", diskspace.Text(r.Free), diskspace.Text(r.Total),
+			diskspace.Text(r.Reserve))
 	}
 	if r.Refuses {
 		fmt.Fprintf(out, "\n%s: %s\n", r.Reason, r.Message)
@@ -56,7 +56,7 @@ func statusCommand(s *shell.Shell) *cobra.Command {
 		Long: `Show nodes, drivers, and the numbers of claims, volumes and attachments, the space
 of the control plane, its newest backup and the certificate that expires first.
 
-Exit codes: 0 all is well or waits for nobody, 1 error, 2 there is a problem.`,
+Exit codes: 0 all is well or only needs time, 1 error, 2 there is a problem.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), s, output) },
 	}
@@ -81,7 +81,7 @@ func run(ctx context.Context, s *shell.Shell, output string) error {
 	if err != nil {
 		return err
 	}
-	var space *room.Report
+	var space *diskspace.Report
 	if answer, ok := gather.Room(ctx, client); ok {
 		space = &answer
 	}
@@ -112,7 +112,7 @@ func printStatus(
 	printAgeing(s, report)
 	shell.PrintRestored(ctx, s.Out, client)
 	printProblems(s, report)
-	s.TellPlanted(ctx)
+	s.PrintPlanted(ctx)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cli/shell"
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/gather"
 )
 
@@ -154,5 +154,5 @@ func bytesOf(n *int64) string {
 	if n == nil {
 		return shell.OrNone("")
 	}
-	return room.Text(*n)
+	return diskspace.Text(*n)
 }

@@ -251,7 +251,7 @@ func (r *simulation) readDependencies(ctx context.Context, ns string) error {
 			}
 		}
 	}
-	r.Objects = dryrun.Foretell(r.Objects, keys(own.Claims)...)
+	r.Objects = dryrun.Predict(r.Objects, keys(own.Claims)...)
 	return nil
 }
 

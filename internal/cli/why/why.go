@@ -161,7 +161,7 @@ func whyOnce(ctx context.Context, s *shell.Shell, q question, args []string) (er
 	}
 	if errors.Is(err, shell.ErrProblem) {
 		// A call that hangs has no error yet that could say that it is planted.
-		s.TellPlanted(ctx)
+		s.PrintPlanted(ctx)
 	}
 	return err
 }

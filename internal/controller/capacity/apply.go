@@ -89,19 +89,19 @@ func ask(ctx context.Context, d *csi.Driver, i capacity.Item) (capacity.Answer, 
 func (t *tracker) write(
 	ctx context.Context, item capacity.Item, now *storagev1.CSIStorageCapacity, a capacity.Answer,
 ) error {
-	told := capacity.Told(item, now, a)
-	if told.Refused {
-		t.Events.Warn(item.Class, told.Because)
-		return fmt.Errorf("%w: %s", errRefused, told.Because.Message)
+	reported := capacity.Report(item, now, a)
+	if reported.Refused {
+		t.Events.Warn(item.Class, reported.Because)
+		return fmt.Errorf("%w: %s", errRefused, reported.Because.Message)
 	}
-	if told.Write == nil {
+	if reported.Write == nil {
 		return nil
 	}
 	if now != nil {
-		_, err := t.objects.Update(ctx, told.Write)
+		_, err := t.objects.Update(ctx, reported.Write)
 		return err
 	}
-	existing, created, err := t.objects.Ensure(ctx, told.Write)
+	existing, created, err := t.objects.Ensure(ctx, reported.Write)
 	if err != nil || created {
 		return err
 	}

@@ -241,7 +241,7 @@ func (t *tracker) gather(driver string) capacity.Facts {
 	if !ok {
 		return f
 	}
-	f.Reached, f.Tells = true, d.Controller.GetCapacity
+	f.Reached, f.Reports = true, d.Controller.GetCapacity
 	if d.Place != nil {
 		// The objects of other nodes have another label.
 		f.Immediate, f.Segments = t.Immediate, []topology.Segment{d.Place}

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
-// TestOwnerOf: each level is one step up, and where there is none the user is told.
+// TestOwnerOf: each level is one step up, and where there is none the user is reported.
 func TestOwnerOf(t *testing.T) {
 	object := func(name, kind, owner string) metav1.ObjectMeta {
 		o := metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}

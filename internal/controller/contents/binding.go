@@ -81,9 +81,9 @@ func (b *Binding[S, C, O]) apply(ctx context.Context, d Decision[S, C, O], p sna
 // Record records the events of a plan about an object.
 func (b *Binding[S, C, O]) Record(about runtime.Object, p snapshot.PlanOf[S, C, O]) {
 	switch {
-	case p.Tell && p.Warn:
+	case p.Event && p.Warn:
 		b.Events.Warn(about, p.Because)
-	case p.Tell:
+	case p.Event:
 		b.Events.Note(about, p.Because)
 	}
 	for _, because := range p.Also {

@@ -196,7 +196,7 @@ func (l *Loop[C]) reconcile(ctx context.Context, key controller.Key) (controller
 			}
 		}
 		if plan.Step == snapshot.Rest {
-			l.tell(c, plan)
+			l.recordEvent(c, plan)
 			if plan.Repeat {
 				return controller.Result{After: rivalPause}, nil
 			}
@@ -228,7 +228,7 @@ func (l *Loop[C]) apply(
 	if err != nil {
 		return result, false, err
 	}
-	l.tell(c, p)
+	l.recordEvent(c, p)
 	return l.repeat(c, p)
 }
 
@@ -253,10 +253,10 @@ func (l *Loop[C]) note(ctx context.Context, c C, p snapshot.PlanFor[C]) (err err
 	return err
 }
 
-// tell records the event of a plan.
-func (l *Loop[C]) tell(about C, p snapshot.PlanFor[C]) {
+// recordEvent records the event of a plan.
+func (l *Loop[C]) recordEvent(about C, p snapshot.PlanFor[C]) {
 	switch {
-	case !p.Tell:
+	case !p.Event:
 	case p.Warn && p.Repeat:
 		l.Env.Events.WarnWith(about, p.Because, l.controller.TriedWithin().Notes())
 	case p.Warn:

@@ -61,7 +61,7 @@ func testEventsOnly(t *testing.T, refuse clienttesting.ReactionFunc) {
 		if _, err := life.Reconcile(t.Context(), kubetest.KeyOf("driver/"+driverName)); err != nil {
 			t.Fatal(err)
 		}
-		api.Told(events...)
+		api.ExpectEvents(events...)
 		if tried != tries {
 			t.Errorf("%d claims were tried", tried)
 		}

@@ -172,7 +172,7 @@ func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record
 		// It is decided again.
 		return last, fmt.Errorf("write health of claim %s: %w", cluster.Key(f.Claim), err)
 	}
-	c.tell(f.Claim, p.Because)
+	c.recordEvent(f.Claim, p.Because)
 	if next.told = nil; !kept && len(p.Health.HealthConditions) > 0 {
 		next.told = p.Health
 	}
@@ -200,7 +200,7 @@ func (c *cycle) write(
 	return !c.eventsOnly, nil
 }
 
-func (m *monitor) tell(claim *corev1.PersistentVolumeClaim, b volume.Because) {
+func (m *monitor) recordEvent(claim *corev1.PersistentVolumeClaim, b volume.Because) {
 	if b.Reason == volume.ReasonHealthy {
 		m.Events.Note(claim, b)
 		return

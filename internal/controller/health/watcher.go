@@ -83,7 +83,7 @@ func (w *watcher) reconcile(_ context.Context, key controller.Key) (controller.R
 	} else {
 		delete(w.failed, key.Name)
 	}
-	for _, n := range p.Tell {
+	for _, n := range p.Notices {
 		if n.Because.Reason == volume.ReasonNodeRecovered {
 			w.Events.Note(n.Claim, n.Because)
 		} else {

@@ -58,7 +58,7 @@ func testNodeFails(t *testing.T) {
 		if err != nil || r.After != want {
 			t.Errorf("it is reconciled again after %s, want %s: %v", r.After, want, err)
 		}
-		api.Told(told...)
+		api.ExpectEvents(told...)
 		api.Forget()
 	}
 	look(0)

@@ -157,7 +157,7 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 		}
 	case modify.Nothing:
 	}
-	if p.Tell {
+	if p.Event {
 		m.Events.Warn(f.Claim, p.Because)
 	}
 	return controller.Result{After: m.pause(f.Claim)}, err

@@ -297,7 +297,7 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 // wait reports why nothing is done for a claim now, and requeues it if no event will end the wait.
 func (p *provisioner) wait(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
 	if claim != nil {
-		p.tell(claim, plan)
+		p.recordEvent(claim, plan)
 	}
 	if plan.Reschedule {
 		return p.reschedule(ctx, claim)
@@ -310,12 +310,12 @@ func (p *provisioner) wait(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return nil
 }
 
-// tell records why nothing is done for a claim, if its owner has to know.
-func (p *provisioner) tell(claim *corev1.PersistentVolumeClaim, plan provision.Plan) {
+// recordEvent records why nothing is done for a claim, if its owner has to know.
+func (p *provisioner) recordEvent(claim *corev1.PersistentVolumeClaim, plan provision.Plan) {
 	switch {
 	case plan.Fault:
 		p.Events.WarnWith(claim, plan.Because, p.Try(claimKey(claim.UID)).Notes())
-	case plan.Tell:
+	case plan.Event:
 		p.Events.Note(claim, plan.Because)
 	}
 }

@@ -92,7 +92,7 @@ func (p *provisioner) applyVolume(
 		return p.disown(ctx, v)
 	case provision.Delete:
 		return p.measuredDelete(v, func() error { return p.deleteVolume(ctx, v) })
-	case provision.LetGo:
+	case provision.Forget:
 		live, err := p.free(ctx, v)
 		if live == nil {
 			return err

@@ -140,7 +140,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	case resize.Expand, resize.Hand:
 		return r.expand(ctx, f, p)
 	case resize.Nothing:
-		if p.Tell {
+		if p.Event {
 			r.Events.Warn(claim, p.Because)
 		}
 	}

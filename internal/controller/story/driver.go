@@ -29,7 +29,7 @@ func (c *Scene) beginDriver() {
 	c.driver = csitest.InMemory(c, c.config)
 	c.driver.OnEach(c.call)
 	c.had = c.inventory()
-	if c.dialed = c.driver.Dial(csitest.Told(c)); c.scope != (volume.Scope{}) {
+	if c.dialed = c.driver.Dial(csitest.CheckCallLog(c)); c.scope != (volume.Scope{}) {
 		c.dialed = c.dialed.In(c.scope)
 	}
 	if !c.absent {

@@ -21,8 +21,8 @@ import (
 type Player struct {
 	// Speed is how many times faster than the driver it answers; 0 answers immediately.
 	Speed float64
-	// Told is called with each call; it may be nil.
-	Told func(csi.Call)
+	// Report is called with each call; it may be nil.
+	Report func(csi.Call)
 
 	// memory finds the secrets in a request that are hidden in the recording.
 	memory *csi.Memory
@@ -108,8 +108,8 @@ func (p *Player) handle(_ any, stream grpc.ServerStream) error {
 }
 
 func (p *Player) tell(c csi.Call) {
-	if p.Told != nil {
-		p.Told(c)
+	if p.Report != nil {
+		p.Report(c)
 	}
 }
 

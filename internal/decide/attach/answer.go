@@ -79,7 +79,7 @@ func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Resul
 	if answer.Code != "" && !detaching {
 		code = answer.Number
 	}
-	status, isNew := errorStatus(a, answer.Told(), code, now)
+	status, isNew := errorStatus(a, answer.Failure(), code, now)
 	return Result{Status: status, Warn: isNew, Retry: true, Because: Failed(a, detaching, answer.Answer)}
 }
 

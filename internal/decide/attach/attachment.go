@@ -316,7 +316,7 @@ func Failed(a *storagev1.VolumeAttachment, detaching bool, answer volume.Answer)
 		reason = volume.ReasonAttachmentVanished
 	}
 	return answer.Because(reason, volume.Driver(a.Spec.Attacher),
-		Name(a)+" is not "+state+" node "+a.Spec.NodeName+" by driver "+a.Spec.Attacher+": "+answer.Told())
+		Name(a)+" is not "+state+" node "+a.Spec.NodeName+" by driver "+a.Spec.Attacher+": "+answer.Failure())
 }
 
 // Name returns the name of an attachment's volume for messages.

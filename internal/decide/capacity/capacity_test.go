@@ -40,7 +40,7 @@ func zone(z string) topology.Segment { return topology.Segment{"zone": z} }
 
 // object is the one that we make for the class "fast".
 func object(s topology.Segment, change ...func(*storagev1.CSIStorageCapacity)) *storagev1.CSIStorageCapacity {
-	o := Told(Item{Class: class("fast"), Segment: s}, nil, Answer{Available: 10 << 30}).Write
+	o := Report(Item{Class: class("fast"), Segment: s}, nil, Answer{Available: 10 << 30}).Write
 	o.ResourceVersion = "1"
 	for _, f := range change {
 		f(o)
@@ -87,7 +87,7 @@ func blank(o *storagev1.CSIStorageCapacity) { o.Capacity = nil }
 // facts are those of a driver that tells its capacity in zone a.
 func facts(change ...func(*Facts)) Facts {
 	f := Facts{
-		Driver: driver, Reached: true, Tells: true,
+		Driver: driver, Reached: true, Reports: true,
 		Classes: []*storagev1.StorageClass{class("fast")}, Segments: []topology.Segment{zone("a")},
 	}
 	for _, c := range change {
@@ -96,8 +96,8 @@ func facts(change ...func(*Facts)) Facts {
 	return f
 }
 
-func unreached(f *Facts)  { f.Reached, f.Tells = false, false }
-func silent(f *Facts)     { f.Tells = false }
+func unreached(f *Facts)  { f.Reached, f.Reports = false, false }
+func silent(f *Facts)     { f.Reports = false }
 func immediate(f *Facts)  { f.Immediate = true }
 func noClasses(f *Facts)  { f.Classes = nil }
 func noSegments(f *Facts) { f.Segments = nil }
@@ -197,9 +197,9 @@ func TestAnswers(t *testing.T) {
 		{"or by somebody's", object(zone("a"), label(volume.LabelManagedBy, "somebody")), Answer{}},
 		{"or by one of another segment", object(zone("b")), Answer{}},
 	} {
-		told := Told(item, c.now, c.answer)
+		reported := Report(item, c.now, c.answer)
 		fmt.Fprintf(&out, "# %s\n", c.argues)
-		if w := told.Write; w != nil {
+		if w := reported.Write; w != nil {
 			verb := "create"
 			if w.ResourceVersion != "" {
 				verb = "update"
@@ -211,8 +211,8 @@ func TestAnswers(t *testing.T) {
 			fmt.Fprintf(&out, "%s %s/%s %v: class %s, nodes %v, %s, at most %s\n", verb, w.Namespace, w.Name, w.Labels,
 				w.StorageClassName, w.NodeTopology.MatchLabels, w.Capacity, most)
 		}
-		fmt.Fprintf(&out, "refused=%v %s: %s -> %s\n\n", told.Refused, told.Because.Reason, told.Because.Message,
-			told.Because.Next)
+		fmt.Fprintf(&out, "refused=%v %s: %s -> %s\n\n", reported.Refused, reported.Because.Reason, reported.Because.Message,
+			reported.Because.Next)
 	}
 	why := Failed(item, "Internal: no")
 	fmt.Fprintf(&out, "# no answer\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)

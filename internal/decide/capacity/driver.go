@@ -15,8 +15,8 @@ import (
 // Facts is what the decision about one driver's objects depends on.
 type Facts struct {
 	Driver string
-	// Reached says whether the driver can be called, and Tells whether it has the capability GET_CAPACITY.
-	Reached, Tells bool
+	// Reached says whether the driver can be called, and Reports whether it has the capability GET_CAPACITY.
+	Reached, Reports bool
 	// Immediate says that classes with immediate binding have objects, too.
 	Immediate bool
 	Classes   []*storagev1.StorageClass
@@ -62,7 +62,7 @@ func Driver(f Facts) Plan {
 			}})
 		}
 	}
-	if f.Reached && f.Tells {
+	if f.Reached && f.Reports {
 		p.Items = all
 	}
 	return p
@@ -91,7 +91,7 @@ func items(f Facts) map[string]Item {
 
 // obsoleteBecause returns why an object must be deleted, or "".
 func obsoleteBecause(f Facts, all map[string]Item, o *storagev1.CSIStorageCapacity) string {
-	if f.Reached && !f.Tells {
+	if f.Reached && !f.Reports {
 		return "driver " + f.Driver + " does not report its capacity"
 	}
 	if i, ok := all[Key(o)]; ok {

@@ -36,7 +36,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		return afterTaken(f, a)
 	}
 	return Groups().CallProblem(f, a.Answer, volume.ReasonGroupFailed,
-		"driver "+driver+" did not take a group of snapshots for content "+c.Name+": "+a.Told()).
+		"driver "+driver+" did not take a group of snapshots for content "+c.Name+": "+a.Failure()).
 		NotTaken(a.NothingTaken(p.First), Groups().MayRelease(c))
 }
 
@@ -193,5 +193,5 @@ func AfterGet(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	}
 	driver := f.Content.Spec.Driver
 	return Groups().CallProblem(f, a.Answer, volume.ReasonGroupCheckFailed,
-		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.Told()).Again()
+		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.Failure()).Again()
 }

@@ -125,7 +125,7 @@ func (f Facts) begin() Plan {
 	if err != nil {
 		return f.failed(volume.ReasonGroupContentFailed, volume.User(), cannot+err.Error())
 	}
-	return Plan{Step: snapshot.CreateContent, Content: content, Tell: true, Because: volume.Say(
+	return Plan{Step: snapshot.CreateContent, Content: content, Event: true, Because: volume.Say(
 		volume.ReasonGroupPending, volume.Driver(class.Driver),
 		"Waiting for a group snapshot "+g.Namespace+"/"+g.Name+" to be created by the CSI driver.")}
 }

@@ -37,9 +37,9 @@ func groupGoes(f Facts) Plan {
 		return Plan{Step: snapshot.Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
 			"group snapshot "+g.Name+" is being deleted, and its content "+ContentName(g)+" is looked for")}
 	case isOf(f.Content, g):
-		return Groups().DeleteContent(g, f.Content, func(why string) Plan { return letGo(g, why) })
+		return Groups().DeleteContent(g, f.Content, func(why string) Plan { return removeFinalizers(g, why) })
 	}
-	return letGo(g, "nothing needs group snapshot "+g.Name+" any more")
+	return removeFinalizers(g, "nothing needs group snapshot "+g.Name+" any more")
 }
 
 // handOver returns the plan for a member that a backup program has taken out of a group whose snapshots are retained:
@@ -82,7 +82,7 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	slices.Sort(waiting)
 	switch {
 	case len(waiting) > 0:
-		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
+		return Plan{Warn: true, Event: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" of group snapshot "+g.Name+" is used to restore claim "+strings.Join(waiting, ", ")+
 				", which has no volume yet")}
 	case slices.Contains(s.Finalizers, volume.FinalizerRestoring):
@@ -92,8 +92,8 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	return Plan{}
 }
 
-// letGo removes the finalizer of a group. A group with only another program's finalizer needs no step.
-func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
+// removeFinalizers removes the finalizer of a group. A group with only another program's finalizer needs no step.
+func removeFinalizers(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	if !isHeld(g) {
 		return unheld(g)
 	}

@@ -141,7 +141,7 @@ func planText(t *testing.T, f DriverFacts, p DriverPlan) string {
 			out.WriteString(", " + w.word)
 		}
 	}
-	out.WriteString("\n" + toldOf(p.Because, p.Warn, p.Tell))
+	out.WriteString("\n" + toldOf(p.Because, p.Warn, p.Event))
 	if p.Request.Name != "" || p.Request.Handle != "" {
 		text, err := json.Marshal(p.Request)
 		if err != nil {

@@ -169,7 +169,7 @@ func Membership(f MemberFacts) Plan {
 		return nothing(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted with group snapshot "+g.Name)
 	case isThere:
-		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
+		return Plan{Warn: true, Event: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"deletion of the individual volume snapshot "+s.Name+" is not allowed as it belongs to group snapshot "+g.Name+
 				": it is deleted with the group")}
 	case g == nil && ParentOf(s) != "" && !f.Absent:

@@ -178,7 +178,7 @@ func stepText(t *testing.T, p Plan, before any) string {
 	if p.Binds {
 		word += " (binds)"
 	}
-	out.WriteString(word + "\n" + toldOf(p.Because, p.Warn, p.Tell))
+	out.WriteString(word + "\n" + toldOf(p.Because, p.Warn, p.Event))
 	for _, b := range p.Also {
 		out.WriteString(toldOf(b, false, true))
 	}

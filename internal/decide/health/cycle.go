@@ -74,7 +74,7 @@ func OfClaim(f Facts, now metav1.Time) Plan {
 	}
 	p.Health = &corev1.VolumeHealthStatus{HealthConditions: conditions, LastTransitionTime: now}
 	driver := f.Volume.Spec.CSI.Driver
-	because, ill := TellVolume(driver, f.Volume.Name, "", conditions)
+	because, ill := VolumeProblem(driver, f.Volume.Name, "", conditions)
 	if !ill {
 		because = volume.Because{
 			Reason:  volume.ReasonHealthy,

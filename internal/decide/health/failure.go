@@ -42,8 +42,8 @@ type NodePlan struct {
 	// Wait is the time until the next decision; 0 waits for a change.
 	Wait time.Duration
 	// Failed says that the node counts as failed from now on.
-	Failed bool
-	Tell   []Notice
+	Failed  bool
+	Notices []Notice
 }
 
 // OfFailure decides which events claims get about the node of their Pods. The wording is that of upstream's monitor.
@@ -55,9 +55,9 @@ func OfFailure(f NodeFacts) NodePlan {
 		if f.Failed {
 			return NodePlan{Failed: true}
 		}
-		return NodePlan{Failed: true, Tell: notices(f, failedNotice)}
+		return NodePlan{Failed: true, Notices: notices(f, failedNotice)}
 	case f.Failed:
-		return NodePlan{Tell: notices(f, recoveredNotice)}
+		return NodePlan{Notices: notices(f, recoveredNotice)}
 	}
 	return NodePlan{}
 }

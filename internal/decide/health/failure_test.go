@@ -50,7 +50,7 @@ func TestOfFailure(t *testing.T) {
 		}
 		p := OfFailure(c.facts)
 		fmt.Fprintf(&out, "# %s\nfailed %v, wait %s\n", c.argues, p.Failed, p.Wait)
-		for _, n := range p.Tell {
+		for _, n := range p.Notices {
 			fmt.Fprintf(&out, "  %s %s: %s -> %s\n", n.Claim.Name, n.Because.Reason, n.Because.Message, n.Because.Next)
 		}
 		out.WriteString("\n")

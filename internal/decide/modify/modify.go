@@ -52,8 +52,8 @@ type Facts struct {
 // Plan is the next step and its reason.
 type Plan struct {
 	Step Step
-	// Tell means that the user is warned.
-	Tell    bool
+	// Event means that the user is warned.
+	Event   bool
 	Because volume.Because
 }
 
@@ -142,7 +142,7 @@ func nothing(r volume.Reason, next volume.Actor, message string) Plan {
 
 func impossible(message string) Plan {
 	p := nothing(volume.ReasonFailedModify, volume.User(), message)
-	p.Tell = true
+	p.Event = true
 	return p
 }
 

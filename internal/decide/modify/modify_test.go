@@ -120,7 +120,7 @@ func TestClaims(t *testing.T) {
 		if next := p.Because.Next; !next.IsZero() {
 			out.WriteString(" -> " + next.String())
 		}
-		if p.Tell {
+		if p.Event {
 			out.WriteString(" (told)")
 		}
 		out.WriteString("\n\n")

@@ -75,7 +75,7 @@ func (r *Record) Regain(wanted []Consumer) {
 // NotBack returns the reason why a step does not bring back a volume that Pods have lost. cause is why the step is not
 // done; it stays the reason if no Pod that had the volume waits for the step.
 func (f Facts) NotBack(a Action, cause volume.Because) volume.Because {
-	if cause.Reason == "" || a.Verb == Grow {
+	if cause.Reason == "" || a.Verb == Expand {
 		return cause
 	}
 	lost := f.Lost()

@@ -54,8 +54,8 @@ type Consumer struct {
 	// Apart names the PersistentVolume with which the volume is staged, if the Pod's own PersistentVolume needs different
 	// staging.
 	Apart string
-	// Grow is the size in bytes to which the node has to grow the volume for the Pod's claim; 0 means no growth.
-	Grow int64
+	// Expand is the size in bytes to which the node has to grow the volume for the Pod's claim; 0 means no growth.
+	Expand int64
 	// HostPath is a directory of the host at which the volume is also mounted.
 	HostPath string
 	// HostOptions are those of the mount there.
@@ -79,7 +79,7 @@ const (
 	Publish       Verb = "publish"
 	Bind          Verb = "bind"
 	Republish     Verb = "publish again"
-	Grow          Verb = "grow"
+	Expand        Verb = "grow"
 	EndUse        Verb = "end use"
 	Unbind        Verb = "unbind"
 	Unpublish     Verb = "unpublish"
@@ -109,10 +109,10 @@ type Plan struct {
 // one Pod does not delay others.
 func Blocks(failed, next Action) bool {
 	switch failed.Verb {
-	case Republish, Grow:
+	case Republish, Expand:
 		return false
 	case Bind, EndUse:
-		return next.Path == failed.Path && next.Verb != Grow
+		return next.Path == failed.Path && next.Verb != Expand
 	case Publish:
 		return next.Path == failed.Path
 	case Unbind, Unpublish:
@@ -154,7 +154,7 @@ func (p *planner) do(v Verb, path string) {
 	p.actions = append(p.actions, Action{v, path})
 	p.callsDriver = p.callsDriver || callsDriver(v)
 	switch v {
-	case MarkInUse, Stage, Publish, Bind, Grow:
+	case MarkInUse, Stage, Publish, Bind, Expand:
 		p.mounting = true
 	}
 }
@@ -162,7 +162,7 @@ func (p *planner) do(v Verb, path string) {
 // callsDriver says whether an action calls the driver.
 func callsDriver(v Verb) bool {
 	switch v {
-	case Stage, Publish, Republish, Unpublish, Unstage, Grow:
+	case Stage, Publish, Republish, Unpublish, Unstage, Expand:
 		return true
 	}
 	return false
@@ -401,7 +401,7 @@ func (p *planner) refuse(cause volume.Because) Plan {
 func (p *planner) grow(wanted []Consumer, held volume.Because) Plan {
 	f := p.f
 	for _, c := range f.growNeeded(wanted) {
-		p.do(Grow, c.Path)
+		p.do(Expand, c.Path)
 	}
 	switch {
 	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.renewable(a.Path) }):
@@ -431,7 +431,7 @@ func (f Facts) growNeeded(wanted []Consumer) []Consumer {
 	var out []Consumer
 	for _, c := range wanted {
 		same := func(o Consumer) bool { return o.Volume == c.Volume }
-		if c.Grow > 0 && (f.Record == nil || f.Record.GrowRefused < c.Grow) && !slices.ContainsFunc(out, same) {
+		if c.Expand > 0 && (f.Record == nil || f.Record.ExpandRefused < c.Expand) && !slices.ContainsFunc(out, same) {
 			out = append(out, c)
 		}
 	}

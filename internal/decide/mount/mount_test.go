@@ -243,7 +243,7 @@ func anyRecord(t *rapid.T, f Facts, pods []string) *Record {
 // is broken.
 func carryOut(t *rapid.T, f *Facts, a Action) {
 	switch a.Verb {
-	case CheckAttached, Grow:
+	case CheckAttached, Expand:
 	case Republish:
 		at := f.Record.Target(a.Path)
 		must(t, at != nil && at.Phase == Published, "repeated what was not done")
@@ -365,7 +365,7 @@ func TestDoubtful(t *testing.T) {
 	want := &Record{Stage: Staging, Boot: "1", Targets: []Target{
 		{Path: "/a", Phase: Publishing, HostPath: "/x", HostPhase: Binding}, {Path: "/b", Phase: Unpublishing},
 	}}
-	if diff := cmp.Diff(want, r.Doubtful()); diff != "" {
+	if diff := cmp.Diff(want, r.Uncertain()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if key := (&Record{Driver: "d", Handle: "h"}).Key(); key != "d^h" || key != volume.Key("d", "h") {
@@ -380,14 +380,14 @@ func TestDoubtful(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	all := []Action{{Stage, ""}, {Publish, "a"}, {
 		Publish, "b",
-	}, {Bind, "a"}, {Grow, "a"}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {UnmarkInUse, ""}, {Drop, ""}}
+	}, {Bind, "a"}, {Expand, "a"}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {UnmarkInUse, ""}, {Drop, ""}}
 	for failed, want := range map[Action]string{
 		{Stage, ""}: "stage publish:a publish:b bind:a grow:a unpublish:a unpublish:b unstage unmark in use " +
 			"drop journal",
 		{Publish, "a"}:   "publish:a bind:a grow:a unpublish:a",
 		{Bind, "a"}:      "publish:a bind:a unpublish:a",
 		{Republish, "a"}: "",
-		{Grow, "a"}:      "",
+		{Expand, "a"}:    "",
 		{Unpublish, "a"}: "publish:a bind:a grow:a unpublish:a unstage unmark in use drop journal",
 		{Unbind, "b"}:    "publish:b unpublish:b unstage unmark in use drop journal",
 	} {

@@ -131,7 +131,7 @@ func Failed(v Verb, node, cause string, next volume.Actor) volume.Because {
 func failed(v Verb, node string, a volume.Answer, next volume.Actor) volume.Because {
 	reason := volume.ReasonFailedMount
 	switch v {
-	case Grow:
+	case Expand:
 		reason = volume.ReasonFailedNodeResize
 	case Unbind, Unpublish, Unstage, UnmarkInUse, Drop:
 		reason = volume.ReasonFailedUnmount
@@ -202,8 +202,8 @@ func Full(pv, driver, node, cause string) volume.Because {
 		"node %s cannot have more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
 }
 
-// Grown is the reason of a volume that was expanded.
-func Grown(pv, node string) volume.Because {
+// Expanded is the reason of a volume that was expanded.
+func Expanded(pv, node string) volume.Because {
 	return volume.Sayf(volume.ReasonNodeResized, volume.Actor{}, "volume %s has its new size on node %s", pv, node)
 }
 

@@ -24,7 +24,7 @@ func TestReasons(t *testing.T) {
 	line := func(what string, b volume.Because) { fmt.Fprintf(&got, "%-32s %s\n", what, say(b)) }
 	uses(line)
 	pods(line)
-	for _, v := range []Verb{Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage} {
+	for _, v := range []Verb{Stage, Publish, Republish, Bind, Expand, Unbind, Unpublish, Unstage} {
 		line("failed to "+string(v), Failed(v, "n", "the cause", volume.NodeAgent("n")))
 	}
 	for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestReasons(t *testing.T) {
 		fmt.Fprintf(&got, "%-32s %s\n", "lifecycle: "+c.what, Lifecycle("d", c.known, c.modes, c.ephemeral))
 	}
 	for _, v := range []Verb{
-		MarkInUse, CheckAttached, Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage, UnmarkInUse, Drop,
+		MarkInUse, CheckAttached, Stage, Publish, Republish, Bind, Expand, Unbind, Unpublish, Unstage, UnmarkInUse, Drop,
 	} {
 		line("called to "+string(v), CallInFlight(Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n"}, v))
 	}
@@ -50,7 +50,7 @@ func TestReasons(t *testing.T) {
 	line("well again", Health("pv", "n", "", volume.Driver("d")))
 	line("odd", InvalidName("name of the volume", "../x"))
 	line("full", Full("pv", "d", "n", "the cause"))
-	line("grown", Grown("pv", "n"))
+	line("grown", Expanded("pv", "n"))
 	line("fsGroup", GroupIncomplete("pv", "n", 7, 2, `"f": operation not permitted`))
 	line("torn", RecordUnreadable("/j/x"))
 	line("unknown", UnknownMounts([]string{"/a", "/b"}))

@@ -78,9 +78,9 @@ type Record struct {
 	Targets []Target `json:"targets,omitempty"`
 	// Lost is how Pods have lost the volume, by the paths of the targets that have not been restored.
 	Lost map[string]Loss `json:"lost,omitempty"`
-	// GrowRefused is the largest size to which the driver refuses to grow the volume as it is mounted now; 0 if it has not
-	// refused.
-	GrowRefused int64 `json:"growRefused,omitempty"`
+	// ExpandRefused is the largest size to which the driver refuses to expand the volume as it is mounted now; 0 if it has
+	// not refused.
+	ExpandRefused int64 `json:"growRefused,omitempty"`
 	// Boot names the boot of the host in which the phases were reached.
 	Boot string `json:"boot,omitempty"`
 }
@@ -189,9 +189,9 @@ func (r *Record) Clone() *Record {
 	return &c
 }
 
-// Doubtful returns the record with the phases of steps that may have to be repeated or undone. A boot
+// Uncertain returns the record with the phases of steps that may have to be repeated or undone. A boot
 // removes all mounts, but a driver may still remember its part.
-func (r *Record) Doubtful() *Record {
+func (r *Record) Uncertain() *Record {
 	c := r.Clone()
 	c.StagingMounted, c.Filesystem, c.Lost = false, "", nil
 	if c.Stage == Staged {

@@ -268,7 +268,7 @@ func AfterRemove(in *Intent, problem string, a volume.Answer) Verdict {
 // notRemoved returns the decision about a volume that must be deleted and may still exist.
 func notRemoved(in *Intent, a volume.Answer) Verdict {
 	return Verdict{Warn: true, Problem: a.Text, Because: a.Because(volume.ReasonProvisioningCleanupFailed,
-		volume.Driver(in.Driver), "what driver "+in.Driver+" created as volume "+in.Name+" is not deleted yet: "+a.Told())}
+		volume.Driver(in.Driver), "what driver "+in.Driver+" created as volume "+in.Name+" is not deleted yet: "+a.Failure())}
 }
 
 // AfterSourceGone decides about an intent whose source of data is being deleted before CreateVolume

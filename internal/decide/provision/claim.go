@@ -97,9 +97,9 @@ type Plan struct {
 	Full bool
 	// Node is the node that is to be selected.
 	Node string
-	// Fault says whether Because is recorded as a warning; Tell, whether it is recorded otherwise although nothing is
+	// Fault says whether Because is recorded as a warning; Event, whether it is recorded otherwise although nothing is
 	// done.
-	Fault, Tell bool
+	Fault, Event bool
 }
 
 func because(step Step, reason volume.Reason, next volume.Actor, message string) Plan {

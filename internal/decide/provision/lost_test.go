@@ -21,7 +21,7 @@ func TestLostVolume(t *testing.T) {
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "c", UID: "gone"}
 	v.Status.Phase = corev1.VolumeReleased
 	f := provision.VolumeFacts{Volume: v, Lost: provision.IsLost(v)}
-	if step, why := provision.Volume(f); step != provision.LetGo || why.Reason != volume.ReasonNodeGone {
+	if step, why := provision.Volume(f); step != provision.Forget || why.Reason != volume.ReasonNodeGone {
 		t.Errorf("%v: %s", step, why.Message)
 	}
 	f.Attachments = []string{"a"}

@@ -126,7 +126,7 @@ func populating(c *corev1.PersistentVolumeClaim) Plan {
 		message = "a populator of " + kind + " fills a volume from " + s.Kind + " " + name
 	}
 	p := because(Nothing, volume.ReasonProvisioning, volume.Populator(kind), message)
-	p.Tell = true
+	p.Event = true
 	return p
 }
 

@@ -93,8 +93,8 @@ const (
 	Disown
 	// Delete calls DeleteVolume, removes the finalizer and deletes the object.
 	Delete
-	// LetGo removes the finalizer and deletes the object without a call of the driver: the volume was lost with its node.
-	LetGo
+	// Forget removes the finalizer and deletes the object without a call of the driver: the volume was lost with its node.
+	Forget
 )
 
 // VolumeFacts is what the decision about one volume depends on.
@@ -193,7 +193,7 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 		return Keep, volume.Say(volume.ReasonStillAttached, volume.Controller("attachdetach"),
 			"volume "+v.Name+" is still attached: "+f.Attachments[0])
 	case f.Lost:
-		return LetGo, volume.Because{
+		return Forget, volume.Because{
 			Reason: volume.ReasonNodeGone,
 			Message: "volume " + v.Name + " (" + v.Spec.CSI.VolumeHandle + ") was lost with node " + MadeOn(v) +
 				": its object is deleted, and driver " + driver + " did not delete anything",
@@ -213,7 +213,8 @@ func DeleteFailed(v *corev1.PersistentVolume, a volume.Answer) volume.Because {
 	if driver != "" {
 		by = " by driver " + driver
 	}
-	return a.Because(volume.ReasonFailedDelete, volume.Driver(driver), "volume "+v.Name+" is not deleted"+by+": "+a.Told())
+	return a.Because(volume.ReasonFailedDelete, volume.Driver(driver),
+		"volume "+v.Name+" is not deleted"+by+": "+a.Failure())
 }
 
 // RetainedTooLate says that a volume is gone although its policy is not Delete any more.

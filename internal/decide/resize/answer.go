@@ -61,7 +61,7 @@ func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 			Claim: Refused(c, text, now),
 		}
 	}
-	grown := Grown(c)
+	grown := Expanded(c)
 	if a.Bytes > size.Value() {
 		requested := size.String()
 		size = *resource.NewQuantity(a.Bytes, resource.BinarySI)

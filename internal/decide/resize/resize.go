@@ -53,8 +53,8 @@ type Plan struct {
 	Step Step
 	// Size is the target size of the volume.
 	Size resource.Quantity
-	// Tell means that the user has not been notified yet.
-	Tell    bool
+	// Event means that the user has not been notified yet.
+	Event   bool
 	Because volume.Because
 }
 
@@ -91,11 +91,11 @@ func bound(f Facts, have resource.Quantity) Plan {
 			"driver "+v.Spec.CSI.Driver+" has not registered")
 	case !f.Expands && !f.NodeExpands:
 		p := nothing(volume.ReasonFailedResize, volume.User(), "driver "+v.Spec.CSI.Driver+" cannot expand volumes")
-		p.Tell = true
+		p.Event = true
 		return p
 	case tooLarge != nil:
 		p := nothing(volume.ReasonFailedResize, volume.User(), "the claim's request of "+tooLarge.Error())
-		p.Tell = true
+		p.Event = true
 		return p
 	case IsInfeasible(c) && !f.Due:
 		return infeasible(c)
@@ -185,8 +185,8 @@ func Failed(c *corev1.PersistentVolumeClaim, driver string, a volume.Answer) vol
 		"driver "+driver+" did not expand the volume of claim "+c.Name+": "+a.Text)
 }
 
-// Grown is the reason of a resize that is done.
-func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
+// Expanded is the reason of a resize that is done.
+func Expanded(c *corev1.PersistentVolumeClaim) volume.Because {
 	return volume.Because{Reason: volume.ReasonResized, Message: "claim " + c.Name + " has its new size"}
 }
 
@@ -321,7 +321,7 @@ func ConditionOf(f Facts) volume.Condition {
 	}
 	switch {
 	case cause == "" || p.Step == Nothing && p.Because.Reason != volume.ReasonNodeResizePending:
-		return volume.Condition{Because: p.Because, Stuck: p.Tell || p.Step == Nothing && IsInfeasible(f.Claim)}
+		return volume.Condition{Because: p.Because, Stuck: p.Event || p.Step == Nothing && IsInfeasible(f.Claim)}
 	case p.Because.Reason == volume.ReasonNodeResizePending:
 		return volume.Condition{Because: FailedOnNode(f.Claim, p.Because.Next, volume.AnswerIn(cause)), Stuck: true}
 	}

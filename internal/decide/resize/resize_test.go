@@ -69,7 +69,7 @@ func TestClaims(t *testing.T) {
 	for _, c := range append(growing(), troubled()...) {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, claimText(c.facts))
 	}
-	why := Grown(claim("10Gi", "10Gi"))
+	why := Expanded(claim("10Gi", "10Gi"))
 	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
 	why = Pending(Facts{Claim: claim("10Gi", "5Gi")})
 	fmt.Fprintf(&out, "\n# so is the node's turn\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
@@ -203,7 +203,7 @@ func claimText(f Facts) string {
 	return fmt.Sprintf("claim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n",
 		claim.Spec.Resources.Requests.Storage(), s.Capacity.Storage(), s.AllocatedResources.Storage(),
 		s.AllocatedResourceStatuses[corev1.ResourceStorage], conditions) +
-		fmt.Sprintf("%s %s tell=%v\n%s: %s -> %s\n", step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message,
+		fmt.Sprintf("%s %s tell=%v\n%s: %s -> %s\n", step, p.Size.String(), p.Event, p.Because.Reason, p.Because.Message,
 			p.Because.Next) +
 		fmt.Sprintf("told stuck=%v %s: %s -> %s\n\n", told.Stuck, told.Reason, told.Message, told.Next)
 }

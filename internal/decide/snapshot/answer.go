@@ -63,7 +63,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		return afterTaken(f, a, p.Request.Sources[0])
 	}
 	return Single().CallProblem(f, a.Answer, volume.ReasonSnapshotFailed,
-		"driver "+driver+" did not take a snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
+		"driver "+driver+" did not take a snapshot of volume "+p.Request.Sources[0]+": "+a.Failure()).
 		NotTaken(a.NothingTaken(p.First), Single().MayRelease(f.Content))
 }
 
@@ -168,15 +168,15 @@ func look(f DriverFacts) DriverPlan {
 // AfterLook decides about the answer to GetSnapshot or ListSnapshots. A snapshot that is not there has no handle.
 func AfterLook(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	driver := f.Content.Spec.Driver
-	told := a.Answer
+	answer := a.Answer
 	switch {
 	case a.Outcome == volume.Done && a.Taken.Handle == p.Request.Handle:
 		return noteTaken(f, a.Taken)
 	case a.Outcome == volume.Done && a.Taken.Handle != "":
-		told.Code, told.Text = "", "the driver answers about snapshot "+a.Taken.Handle
+		answer.Code, answer.Text = "", "the driver answers about snapshot "+a.Taken.Handle
 	case a.Outcome == volume.Done:
-		told.Code, told.Text = "NotFound", "NotFound: the driver has no such snapshot"
+		answer.Code, answer.Text = "NotFound", "NotFound: the driver has no such snapshot"
 	}
-	return Single().CallProblem(f, told, volume.ReasonSnapshotCheckFailed,
-		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+told.Told()).Again()
+	return Single().CallProblem(f, answer, volume.ReasonSnapshotCheckFailed,
+		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+answer.Failure()).Again()
 }

@@ -44,7 +44,7 @@ func begin(f Facts) Plan {
 	if err != nil {
 		return failed(f, volume.ReasonContentFailed, volume.User(), cannot+err.Error())
 	}
-	return Plan{Step: CreateContent, Content: content, Tell: true, Because: volume.Say(
+	return Plan{Step: CreateContent, Content: content, Event: true, Because: volume.Say(
 		volume.ReasonSnapshotPending, volume.Driver(f.Class.Driver),
 		"Waiting for a snapshot "+s.Namespace+"/"+s.Name+" to be created by the CSI driver.")}
 }

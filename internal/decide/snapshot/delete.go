@@ -19,7 +19,7 @@ func deletion(f Facts) Plan {
 		return gone(s)
 	case len(names) > 0 && isOf(f.Content, s):
 		// Without its content it cannot be restored, and the claims wait for another snapshot of its name.
-		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
+		return Plan{Warn: true, Event: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is used to restore claim "+strings.Join(names, ", ")+", which has no volume yet")}
 	case has(s, volume.FinalizerRestoring):
 		// The claim may be gone already, while its volume is still being created.
@@ -32,13 +32,13 @@ func deletion(f Facts) Plan {
 		return Plan{Step: Confirm, Because: volume.Say(volume.ReasonTerminating, controller(),
 			"snapshot "+s.Name+" is being deleted, and its content "+ContentName(s)+" is looked for")}
 	case isOf(f.Content, s):
-		return Single().DeleteContent(s, f.Content, func(why string) Plan { return letGo(s, why) })
+		return Single().DeleteContent(s, f.Content, func(why string) Plan { return removeFinalizers(s, why) })
 	}
-	return letGo(s, "nothing needs snapshot "+s.Name+" any more")
+	return removeFinalizers(s, "nothing needs snapshot "+s.Name+" any more")
 }
 
-// letGo removes the finalizers of a snapshot.
-func letGo(s *snapshotv1.VolumeSnapshot, why string) Plan {
+// removeFinalizers removes the finalizers of a snapshot.
+func removeFinalizers(s *snapshotv1.VolumeSnapshot, why string) Plan {
 	next := s.DeepCopy()
 	without(next, volume.FinalizerSnapshotAsSource, volume.FinalizerSnapshotBound)
 	return Plan{Step: WriteSnapshot, Snapshot: next, Because: volume.Say(volume.ReasonTerminating, controller(), why)}

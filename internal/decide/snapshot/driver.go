@@ -67,7 +67,7 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 	case f.Options.Rest && k.MayRelease(c) && volume.IsLost(c.GetAnnotations(), home):
 		p := k.release(c, "the driver's snapshot of "+content+" was lost with node "+home+
 			", and driver "+v.Driver+" did not delete anything")
-		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
+		p.Because.Reason, p.Warn, p.Event = volume.ReasonNodeGone, true, true
 		return p
 	case !f.Reachable:
 		return rest[C](volume.ReasonDriverMissing, volume.Driver(v.Driver), "driver "+v.Driver+" has not registered")
@@ -244,7 +244,7 @@ func (k *ContentKind[C]) removeHandle(f DriverFactsOf[C]) PlanFor[C] {
 		return k.release(c, "the driver's snapshot of content "+c.GetName()+" is deleted with its group")
 	case len(f.Others) > 0:
 		p := k.release(c, one+" of driver "+v.Driver+" is kept: content "+f.Others[0]+" names it"+k.Part+", too")
-		p.Because.Reason, p.Warn, p.Tell = volume.ReasonRetained, true, true
+		p.Because.Reason, p.Warn, p.Event = volume.ReasonRetained, true, true
 		return p
 	case !f.Takes:
 		return k.UserProblem(f, k.DeleteFailed, k.cannot(v, "delete"))
@@ -281,7 +281,7 @@ func (k *ContentKind[C]) Problem(f DriverFactsOf[C], b volume.Because) PlanFor[C
 	if *problem != nil && ErrorIn(*problem) == b.Message {
 		return p
 	}
-	p.Step, p.Tell, p.Content = Note, true, next
+	p.Step, p.Event, p.Content = Note, true, next
 	*problem = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &b.Message}
 	if f.Content.GetDeletionTimestamp() == nil {
 		*ready = ptr.To(false)
@@ -295,7 +295,7 @@ func (k *ContentKind[C]) AfterRemove(f DriverFactsOf[C], p PlanFor[C], a volume.
 	if a.Outcome == volume.Done {
 		return k.release(f.Content, driver+" has deleted "+one)
 	}
-	return k.CallProblem(f, a, k.DeleteFailed, driver+" did not delete "+one+": "+a.Told()).Again()
+	return k.CallProblem(f, a, k.DeleteFailed, driver+" did not delete "+one+": "+a.Failure()).Again()
 }
 
 // SecretUnread is the plan for a call that was not made because its Secret could not be read.

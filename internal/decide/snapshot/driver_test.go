@@ -49,7 +49,7 @@ func driverText(t *testing.T, f DriverFacts, p DriverPlan) string {
 	if p.Refused {
 		out.WriteString(", certainly not taken")
 	}
-	out.WriteString("\n" + told(p.Because, p.Warn, p.Tell))
+	out.WriteString("\n" + told(p.Because, p.Warn, p.Event))
 	if p.Request.Name != "" || p.Request.Handle != "" {
 		text, err := json.Marshal(p.Request)
 		if err != nil {

@@ -128,8 +128,8 @@ type PlanOf[S, C, Other any] struct {
 	// Binds means that the written content gets the UID of the snapshot.
 	Binds   bool
 	Because volume.Because
-	// Warn means that something is wrong, and Tell that the reason is recorded as an event after the step.
-	Warn, Tell bool
+	// Warn means that something is wrong, and Event that the reason is recorded as an event after the step.
+	Warn, Event bool
 	// Also are further reasons that are recorded with the step.
 	Also []volume.Because
 }
@@ -155,7 +155,7 @@ func (k *Kind[S, C, O]) Failed(s S, now metav1.Time, b volume.Because) PlanOf[S,
 	if *problem != nil && ptr.Deref((*problem).Message, "") == b.Message && !ptr.Deref(*ready, false) {
 		return p
 	}
-	p.Step, p.Tell, p.Snapshot = WriteStatus, true, next
+	p.Step, p.Event, p.Snapshot = WriteStatus, true, next
 	*problem, *ready = &snapshotv1.VolumeSnapshotError{Time: &now, Message: &b.Message}, ptr.To(false)
 	return p
 }
@@ -182,7 +182,7 @@ func (k *Kind[S, C, O]) Used(s S, c C, now metav1.Time) PlanOf[S, C, O] {
 		return k.user(s, now, k.Misbound, "content "+c.GetName()+" is not bound to "+name)
 	}
 	if b, lost := volume.LostWithNode(name, c.GetAnnotations()); lost {
-		return PlanOf[S, C, O]{Warn: true, Tell: true, Because: b}
+		return PlanOf[S, C, O]{Warn: true, Event: true, Because: b}
 	}
 	return k.nothing(k.Ready, volume.Actor{}, name+" is ready to use")
 }
@@ -258,7 +258,7 @@ func (k *Kind[S, C, O]) Content(f ContentFactsOf[S, C]) PlanOf[S, C, O] {
 	content, name := "content "+c.GetName(), k.Noun+" "+v.Ref.Name
 	switch {
 	case !v.Valid:
-		return PlanOf[S, C, O]{Warn: true, Tell: true, Because: volume.Say(
+		return PlanOf[S, C, O]{Warn: true, Event: true, Because: volume.Say(
 			k.Invalid, volume.User(), content+" must name "+k.Sources)}
 	case v.Ref.UID == "":
 		return k.nothing(volume.ReasonNothingToDo, volume.User(),

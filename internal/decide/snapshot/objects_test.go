@@ -176,7 +176,7 @@ func planText(t *testing.T, f Facts, p Plan) string {
 		word += " (binds)"
 	}
 	out.WriteString(word + "\n")
-	out.WriteString(told(p.Because, p.Warn, p.Tell))
+	out.WriteString(told(p.Because, p.Warn, p.Event))
 	for _, b := range p.Also {
 		out.WriteString(told(b, false, true))
 	}

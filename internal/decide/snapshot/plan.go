@@ -59,8 +59,8 @@ type PlanFor[C any] struct {
 	// Placed, if set, is the content with its place, which is written before its status, because volumes are created from
 	// it after that.
 	Placed C
-	// Warn means that something is wrong, and Tell that the reason is recorded as an event with the step.
-	Warn, Tell bool
+	// Warn means that something is wrong, and Event that the reason is recorded as an event with the step.
+	Warn, Event bool
 	// Repeat means that the call is repeated after a back-off, and Poll that this is not a failure.
 	Repeat, Poll bool
 	// First means that no earlier call can have taken anything, and Refused that the driver has certainly taken nothing.

@@ -20,14 +20,14 @@ import (
 // first: a busy one stays as it is then, and if this process is killed the node agent finds the unmount and takes it
 // as a request.
 func (h Host) umount(ctx context.Context, c Call) error {
-	told := h.Mounts.Noted(c.Dir)
-	client, _, err := h.Client(told["kubeconfig"])
+	noted := h.Mounts.Noted(c.Dir)
+	client, _, err := h.Client(noted["kubeconfig"])
 	if err != nil {
 		return err
 	}
 	limited, cancel := limit(ctx, c.Timeout)
 	defer cancel()
-	pod, staged, err := h.podAt(limited, client, told["node"], c.Dir)
+	pod, staged, err := h.podAt(limited, client, noted["node"], c.Dir)
 	if err != nil {
 		return err
 	}

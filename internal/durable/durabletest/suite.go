@@ -21,7 +21,7 @@ import (
 const boot = "this boot"
 
 // Records tests a kind of records with two records of different paths. The first one must describe
-// something that is done, so that it differs from its Doubtful copy.
+// something that is done, so that it differs from its Uncertain copy.
 func Records[T any](t *testing.T, kind durable.Kind[T], first, second *T) {
 	s := func(t *testing.T) *suite[T] {
 		w := &suite[T]{
@@ -328,10 +328,10 @@ func (s *suite[T]) unfinished() {
 }
 
 func (s *suite[T]) anotherBoot() {
-	doubtful := s.kind.Doubtful(s.one)
-	*s.kind.Boot(doubtful) = "another boot"
+	uncertain := s.kind.Uncertain(s.one)
+	*s.kind.Boot(uncertain) = "another boot"
 	s.open("another boot")
-	s.has(doubtful)
+	s.has(uncertain)
 	s.must(s.all.Put(s.one))
 	if *s.kind.Boot(s.one) != "another boot" {
 		s.Errorf("written as of %q", *s.kind.Boot(s.one))
@@ -349,12 +349,12 @@ func (s *suite[T]) block(v *T) (free func()) {
 }
 
 func (s *suite[T]) noRoom() {
-	doubtful := s.kind.Doubtful(s.one)
-	if cmp.Equal(doubtful, s.one) {
+	uncertain := s.kind.Uncertain(s.one)
+	if cmp.Equal(uncertain, s.one) {
 		s.Fatal("in doubt, the record says the same: nothing would be seen here")
 	}
 	free := s.block(s.one)
-	if err := s.all.Put(doubtful); err == nil {
+	if err := s.all.Put(uncertain); err == nil {
 		s.Error("no error")
 	}
 	s.has(s.one)
@@ -374,7 +374,7 @@ func (s *suite[T]) settled() {
 	s.must(s.all.Settle(s.one))
 	s.open(boot)
 	s.has(s.one)
-	doubtful := s.kind.Doubtful(s.one)
+	uncertain := s.kind.Uncertain(s.one)
 	for range 2 {
 		free := s.block(s.one)
 		for range 2 {
@@ -383,9 +383,9 @@ func (s *suite[T]) settled() {
 		}
 		free()
 		s.open(boot)
-		s.has(doubtful)
+		s.has(uncertain)
 		s.open(boot)
-		s.has(doubtful)
+		s.has(uncertain)
 		s.must(s.all.Put(s.one))
 		if names := s.names(); len(names) != 1 {
 			s.Errorf("files: %v", names)

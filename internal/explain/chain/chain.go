@@ -77,8 +77,8 @@ func Broken(subject string, b volume.Because) Link {
 	return Link{Subject: subject, State: Problem, Because: b}
 }
 
-// Tell returns a link with the condition that a decision returned.
-func Tell(subject string, t volume.Condition) Link {
+// FromCondition returns a link with the condition that a decision returned.
+func FromCondition(subject string, t volume.Condition) Link {
 	state := Waiting
 	switch {
 	case t.Stuck:

@@ -12,7 +12,7 @@ import (
 
 func links() (ok, waits, problem chain.Link) {
 	because := volume.Because{Reason: volume.ReasonAttaching, Message: "the driver is asked.", Next: volume.Driver("d")}
-	return chain.New("pvc/data", chain.OK, volume.ReasonBound, "1Gi", volume.Actor{}), chain.Tell("attachment/n1",
+	return chain.New("pvc/data", chain.OK, volume.ReasonBound, "1Gi", volume.Actor{}), chain.FromCondition("attachment/n1",
 			volume.Condition{Because: because}), chain.New("pod/web", chain.Problem, volume.ReasonFailedMount,
 			"no space is left on the device that is to hold what the driver has to write before it can mount", volume.User())
 }
@@ -48,7 +48,7 @@ func TestTell(t *testing.T) {
 	for want, c := range map[chain.State]volume.Condition{
 		chain.OK: {}, chain.Waiting: {Because: volume.Because{Next: volume.Driver("d")}}, chain.Problem: {Stuck: true},
 	} {
-		if got := chain.Tell("pv/v1", c); got.State != want || got.Subject != "pv/v1" {
+		if got := chain.FromCondition("pv/v1", c); got.State != want || got.Subject != "pv/v1" {
 			t.Errorf("%+v is %+v, want %s", c, got, want)
 		}
 	}

@@ -17,9 +17,9 @@ import (
 // can: it assigns a class, and then a volume.
 const maxBinds = 4
 
-// Foretell returns the objects as they are after the binder has reconciled some claims, "namespace/name": claims that
+// Predict returns the objects as they are after the binder has reconciled some claims, "namespace/name": claims that
 // fit a volume that was created by hand are bound to it, and claims without a class have the default one.
-func Foretell(o state.Objects, claims ...string) state.Objects {
+func Predict(o state.Objects, claims ...string) state.Objects {
 	for _, key := range claims {
 		for range maxBinds {
 			view := o.View()

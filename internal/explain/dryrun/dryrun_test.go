@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-func foretoldRows() []row {
+func predictedRows() []row {
 	return []row{
 		{"a volume made by hand fits", "pvc/data", (*scene).Available},
 		{"a volume made by hand is too small", "pvc/data", func(s *scene) { s.Available(); s.Wants("2Gi") }},
@@ -28,10 +28,10 @@ func foretoldRows() []row {
 
 func TestForetold(t *testing.T) {
 	var b strings.Builder
-	for _, r := range foretoldRows() {
+	for _, r := range predictedRows() {
 		s := whytest.New()
 		r.Change(s)
-		told, ok := whytest.Ask(dryrun.Foretell(s.All, "ns/data", "ns/other"), r.Ask)
+		told, ok := whytest.Ask(dryrun.Predict(s.All, "ns/data", "ns/other"), r.Ask)
 		if !ok {
 			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
 		}

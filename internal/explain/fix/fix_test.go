@@ -28,7 +28,7 @@ func fixRows() []row {
 			s.FlexVolume()
 			s.Attaching()
 			s.FlexDrivers(`{}`)
-			s.Told(volume.Because{
+			s.NotMounted(volume.Because{
 				Reason:  volume.ReasonDriverMissing,
 				Message: "driver d.example.com has not registered on node n1",
 			})
@@ -103,7 +103,7 @@ func moreFixRows() []row {
 			s.Down()
 		}},
 		{"a mount that fails", "pod/web", func(s *scene) {
-			s.Told(volume.Because{
+			s.NotMounted(volume.Because{
 				Reason: volume.ReasonFailedMount, Message: "Internal: disk on fire", Next: volume.NodeAgent("n1"),
 			})
 		}},

@@ -54,7 +54,7 @@ func rows() []row {
 			s.Pod.DeletionTimestamp, s.Pod.DeletionGracePeriodSeconds = &left, ptr.To[int64](60)
 		}, 8},
 		{"a mount that fails", "pod/web", func(s *scene) {
-			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "x", Next: volume.NodeAgent("n1")})
+			s.NotMounted(volume.Because{Reason: volume.ReasonFailedMount, Message: "x", Next: volume.NodeAgent("n1")})
 			s.Pod.Status.Conditions[0].LastTransitionTime = whytest.At(6)
 		}, 6},
 		{"a Pod without a word", "pod/web", func(s *scene) { s.Pod.Status.Conditions = nil }, 2},
@@ -81,7 +81,7 @@ func rows() []row {
 			s.All.Begun[0].Begun = whytest.At(8)
 		}, 8},
 		{"a call that has not returned", "pod/web", func(s *scene) {
-			s.Told(volume.Because{Reason: volume.ReasonMounting, Message: "x", Next: volume.Driver("d")})
+			s.NotMounted(volume.Because{Reason: volume.ReasonMounting, Message: "x", Next: volume.Driver("d")})
 			s.Pod.Status.Conditions[0].LastTransitionTime = whytest.At(6)
 			s.Pod.Annotations[volume.AnnCalledAt] = whytest.At(7).UTC().Format(time.RFC3339)
 		}, 7},
@@ -103,7 +103,9 @@ func missingRows() []row {
 		{"a claim that is not there", "pod/web", func(s *scene) { s.All.Claims = nil }, 0},
 		{"the same, as the node agent says", "pod/web", func(s *scene) {
 			s.All.Claims = nil
-			s.Told(volume.Because{Reason: volume.ReasonClaimMissing, Message: "there is no claim data", Next: volume.User()})
+			s.NotMounted(volume.Because{
+				Reason: volume.ReasonClaimMissing, Message: "there is no claim data", Next: volume.User(),
+			})
 			s.Pod.Status.Conditions[0].LastTransitionTime = whytest.At(6)
 		}, 6},
 		{"another node has the volume", "pod/other", func(s *scene) {
@@ -179,7 +181,9 @@ func TestTries(t *testing.T) {
 		}},
 		{"another volume of the Pod has failed later", "pod/web", func(s *scene) {
 			v1, v2 := volume.Cause{Object: "pv/v1"}, volume.Cause{Object: "pv/v2"}
-			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "full", Next: volume.NodeAgent("n1"), Cause: v1})
+			s.NotMounted(volume.Because{
+				Reason: volume.ReasonFailedMount, Message: "full", Next: volume.NodeAgent("n1"), Cause: v1,
+			})
 			s.Warn("uid-web", volume.ReasonFailedMount, "full")
 			s.Warn("uid-web", volume.ReasonFailedMount, "on fire")
 			first, second := s.All.Warnings[0], s.All.Warnings[1]

@@ -80,12 +80,12 @@ func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats v
 	if e == nil {
 		return volume.Condition{}, false
 	}
-	return volume.Condition{Because: Told(e, repeats), Stuck: true}, true
+	return volume.Condition{Because: FromWarning(e, repeats), Stuck: true}, true
 }
 
-// Told returns what a warning reports. If volplane has recorded the event, its annotations name the next actor and
-// the cause; otherwise they are derived from its text. repeats is the actor that retries.
-func Told(e *corev1.Event, repeats volume.Actor) volume.Because {
+// FromWarning returns what a warning reports. If volplane has recorded the event, its annotations name the next actor
+// and the cause; otherwise they are derived from its text. repeats is the actor that retries.
+func FromWarning(e *corev1.Event, repeats volume.Actor) volume.Because {
 	return volume.Because{
 		Reason: volume.Reason(e.Reason), Message: Message(e), Cause: CauseOf(e),
 		Next: cmp.Or(volume.ParseActor(e.Annotations[volume.AnnNext]), volume.AnswerIn(e.Message).Next(repeats)),

@@ -236,7 +236,7 @@ func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, at, becomes)
 	l := chain.New("intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, message, volume.Driver(in.Driver))
 	if e := w.Warnings.About(in.Claim.UID, ""); e != nil {
-		b := state.Told(e, volume.Driver(in.Driver))
+		b := state.FromWarning(e, volume.Driver(in.Driver))
 		b.Message = message + ": " + b.Message
 		l = chain.Broken(l.Subject, b)
 	}

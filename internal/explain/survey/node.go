@@ -92,7 +92,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	}
 	var out []chain.Link
 	for _, d := range n.Spec.Drivers {
-		if b, bad := health.TellStorage(n, d.Name, nil); bad {
+		if b, bad := health.StorageProblem(n, d.Name, nil); bad {
 			out = append(out, chain.Broken("csinode/"+node.Name, b))
 		}
 		other := drivers.SharesID(w.View, d, node.Name)

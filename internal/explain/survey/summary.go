@@ -138,7 +138,7 @@ func isUnhealthy(p *corev1.Pod) bool {
 func (s *Summary) addNodes(w why.Walk) {
 	for _, n := range w.CSINodes {
 		for _, d := range n.Spec.Drivers {
-			if b, bad := health.TellStorage(n, d.Name, nil); bad {
+			if b, bad := health.StorageProblem(n, d.Name, nil); bad {
 				s.Storage = append(s.Storage, Said{n.Name, b.Message})
 			}
 		}

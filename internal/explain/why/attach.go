@@ -55,7 +55,7 @@ func (f facts) needless() []chain.Link {
 		}
 		facts := attach.AttachmentFacts(f.View, a)
 		facts.Reachable = true
-		out = append(out, chain.Tell(attachmentSubject(a.Spec.NodeName), attach.ConditionOf(facts)))
+		out = append(out, chain.FromCondition(attachmentSubject(a.Spec.NodeName), attach.ConditionOf(facts)))
 	}
 	return out
 }
@@ -75,7 +75,7 @@ func (f facts) leaving(a *storagev1.VolumeAttachment) []chain.Link {
 // wanted returns the nodes of the Pods that are explained, each once.
 func (f facts) wanted() []string {
 	var out []string
-	for _, p := range f.told() {
+	for _, p := range f.covered() {
 		if n := p.Spec.NodeName; n != "" && !slices.Contains(out, n) {
 			out = append(out, n)
 		}
@@ -103,7 +103,7 @@ func (f facts) unattached(node string) []chain.Link {
 	if told.Reason == volume.ReasonNodeGone {
 		return nil // the links of its Pods report it
 	}
-	links := []chain.Link{f.tell(attachmentSubject(node), told)}
+	links := []chain.Link{f.link(attachmentSubject(node), told)}
 	if told.Reason != volume.ReasonMultiAttach {
 		return links
 	}
@@ -125,13 +125,13 @@ func (f facts) unattached(node string) []chain.Link {
 	return links
 }
 
-// tell returns the link of what a decision says; who acts next is the host of the
+// link returns the link of what a decision says; who acts next is the host of the
 // driver, if it has one.
-func (f facts) tell(subject string, t volume.Condition) chain.Link {
+func (f facts) link(subject string, t volume.Condition) chain.Link {
 	if s := f.source(); t.Next == volume.Driver(s.CSI) {
 		t.Next = s.Next()
 	}
-	return chain.Tell(subject, t)
+	return chain.FromCondition(subject, t)
 }
 
 // usedElsewhere explains a volume that the attachdetach controller does not attach,
@@ -139,7 +139,7 @@ func (f facts) tell(subject string, t volume.Condition) chain.Link {
 // attachment: only the process that decides remembers that. The event is outdated once
 // the node no longer reports the volume.
 func (f facts) usedElsewhere(node string) (volume.Because, bool) {
-	for _, p := range f.told() {
+	for _, p := range f.covered() {
 		if p.Spec.NodeName != node {
 			continue
 		}
@@ -185,7 +185,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 	if b, ok := f.cannot(s, a, told); ok {
 		return chain.Broken(subject, b)
 	}
-	return f.tell(subject, told)
+	return f.link(subject, told)
 }
 
 // cannot says why the driver of an attachment cannot be called, if more is known
@@ -229,7 +229,7 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 	if e := a.Status.DetachError; e != nil && told.Reason == volume.ReasonDetaching {
 		told = volume.Condition{Because: attach.Failed(a, true, attach.AnswerOf(e)), Stuck: true}
 	}
-	return f.tell(subject, told)
+	return f.link(subject, told)
 }
 
 func (w Walk) node(name string) *corev1.Node { return cluster.Find(w.View.Nodes, name) }

@@ -33,7 +33,7 @@ func (f facts) claim() chain.Link {
 		return chain.New(subject, chain.Problem, volume.ReasonClaimMissing,
 			fmt.Sprintf("claim %s does not exist in namespace %s", f.ClaimName, f.Namespace), volume.User())
 	case c.DeletionTimestamp != nil:
-		return chain.Tell(subject, f.deletedClaim())
+		return chain.FromCondition(subject, f.deletedClaim())
 	}
 	modes := make([]string, 0, len(c.Spec.AccessModes))
 	for _, m := range c.Spec.AccessModes {
@@ -77,13 +77,13 @@ func (f facts) binding() []chain.Link {
 	}
 	switch {
 	case told.Reason == volume.ReasonDefaultClassAssigned:
-		return []chain.Link{chain.Tell("storageclass/"+bind.DefaultClass(f.Classes).Name, told)}
+		return []chain.Link{chain.FromCondition("storageclass/"+bind.DefaultClass(f.Classes).Name, told)}
 	case told.Reason == volume.ReasonDriverMissing:
-		return []chain.Link{class, chain.Tell("csidriver/"+f.Class.Provisioner, told)}
+		return []chain.Link{class, chain.FromCondition("csidriver/"+f.Class.Provisioner, told)}
 	case f.Class == nil && told.Stuck && f.Claim.Spec.VolumeName == "":
-		return []chain.Link{chain.Tell(class.Subject, told)}
+		return []chain.Link{chain.FromCondition(class.Subject, told)}
 	}
-	return []chain.Link{class, chain.Tell(pv, told)}
+	return []chain.Link{class, chain.FromCondition(pv, told)}
 }
 
 // class names the driver of the claim's class.
@@ -154,7 +154,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 		told.Next = volume.Controller("placement")
 		return told
 	}
-	if plan.Tell {
+	if plan.Event {
 		return f.populated(plan.Because)
 	}
 	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
@@ -204,7 +204,7 @@ func (f facts) modify() []chain.Link {
 	if b, away := f.Uncalled(f.source(), f.servedOn()); away && !c.Stuck {
 		return []chain.Link{chain.Broken(subject, b)}
 	}
-	return []chain.Link{f.tell(subject, c)}
+	return []chain.Link{f.link(subject, c)}
 }
 
 // resize explains a claim that requests more than its capacity.
@@ -222,7 +222,7 @@ func (f facts) resize() []chain.Link {
 	if l, ok := f.failedResize(subject, c); ok {
 		return []chain.Link{l}
 	}
-	return []chain.Link{f.tell(subject, c)}
+	return []chain.Link{f.link(subject, c)}
 }
 
 // failedResize reports what no condition shows: that a node could not expand a filesystem

@@ -58,8 +58,8 @@ func (f facts) users() []*corev1.Pod {
 	return out
 }
 
-// told returns the Pods that the explanation covers.
-func (f facts) told() []*corev1.Pod {
+// covered returns the Pods that the explanation covers.
+func (f facts) covered() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, p := range f.users() {
 		if f.OnlyPod == "" || p.Name == f.OnlyPod {
@@ -74,7 +74,7 @@ func (w Walk) Failed(
 	subject string, about metav1.Object, reason volume.Reason, repeats volume.Actor,
 ) (chain.Link, bool) {
 	c, ok := w.Warnings.Condition(about, reason, repeats)
-	return chain.Tell(subject, c), ok
+	return chain.FromCondition(subject, c), ok
 }
 
 func (f facts) driverName() string {

@@ -18,7 +18,7 @@ import (
 
 func (f facts) mounts() []chain.Link {
 	out := f.lastUser()
-	for _, p := range f.told() {
+	for _, p := range f.covered() {
 		out = append(out, f.mounted(p))
 	}
 	return out

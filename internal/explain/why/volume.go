@@ -34,7 +34,7 @@ func (f facts) volumeAlone() chain.Link {
 	case v.DeletionTimestamp != nil:
 		told = f.deletedVolume()
 	}
-	return chain.Tell(subject, told)
+	return chain.FromCondition(subject, told)
 }
 
 // reclaimed explains what the provisioner does with a volume whose claim is gone and
@@ -94,16 +94,16 @@ func (f facts) volumeHealth() []chain.Link {
 		}
 	}
 	if h := f.Claim.Status.HealthStatus; h != nil {
-		b, bad := health.TellVolume(source.CSI, f.Volume.Name, "", h.HealthConditions)
+		b, bad := health.VolumeProblem(source.CSI, f.Volume.Name, "", h.HealthConditions)
 		add("pv/"+f.Volume.Name, b, bad)
 	}
 	for _, node := range f.wanted() {
 		if c := cluster.Find(f.View.CSINodes, node); c != nil && f.isUp(node) {
-			b, bad := health.TellStorage(c, source.CSI, f.Volume)
+			b, bad := health.StorageProblem(c, source.CSI, f.Volume)
 			add("csinode/"+node, b, bad)
 		}
 	}
-	for _, p := range f.told() {
+	for _, p := range f.covered() {
 		if f.isUp(p.Spec.NodeName) {
 			b, bad := f.volumeHealthIn(source.CSI, p)
 			add("pod/"+p.Name, b, bad)
@@ -119,7 +119,7 @@ func (f facts) volumeHealthIn(driver string, p *corev1.Pod) (volume.Because, boo
 	if unhealthy && cluster.Mounted(p) {
 		return volume.Because{}, false
 	}
-	if b, bad := health.TellVolume(driver, f.Volume.Name, p.Spec.NodeName, f.healthIn(p)); bad {
+	if b, bad := health.VolumeProblem(driver, f.Volume.Name, p.Spec.NodeName, f.healthIn(p)); bad {
 		return b, true
 	}
 	return l.Because, unhealthy && l.Because.Object == "pv/"+f.Volume.Name

@@ -56,7 +56,7 @@ func TestWhoActsAfterEveryCode(t *testing.T) {
 		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 			s := whytest.New()
 			c.Change(s)
-			s.Tell("mount by driver d: " + code.String() + ": on fire")
+			s.FailWith("mount by driver d: " + code.String() + ": on fire")
 			if len(s.All.Warnings) > 0 {
 				s.Next(volume.Answer{Code: code.String()}.Next(volume.NodeAgent("n1")))
 			}

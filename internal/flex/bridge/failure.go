@@ -52,7 +52,7 @@ func codeOf(err error) codes.Code {
 		{decide.ErrTimeLimit, codes.DeadlineExceeded},
 		{flex.ErrNotSupported, codes.FailedPrecondition},
 		{mount.ErrNotPermitted, codes.FailedPrecondition},
-		{mount.ErrGrowLater, codes.FailedPrecondition},
+		{mount.ErrExpandLater, codes.FailedPrecondition},
 		{mount.ErrNotBlank, codes.FailedPrecondition},
 		{mount.ErrNeedsPerson, codes.FailedPrecondition},
 		{mount.ErrOccupied, codes.FailedPrecondition},

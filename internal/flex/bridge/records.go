@@ -119,12 +119,12 @@ func (r *record) afterReboot() *record {
 
 func recordKind() durable.Kind[record] {
 	return durable.Kind[record]{
-		Format:   format,
-		Most:     maxRecord,
-		Path:     (*record).path,
-		Clone:    func(r *record) *record { c := *r; return &c },
-		Doubtful: (*record).afterReboot,
-		Boot:     func(r *record) *string { return &r.Boot },
+		Format:    format,
+		Most:      maxRecord,
+		Path:      (*record).path,
+		Clone:     func(r *record) *record { c := *r; return &c },
+		Uncertain: (*record).afterReboot,
+		Boot:      func(r *record) *string { return &r.Boot },
 	}
 }
 

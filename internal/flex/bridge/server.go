@@ -130,7 +130,7 @@ func (d *driver) answer(
 		return do()
 	}
 	about := csi.Made{Driver: d.csi, Method: call.FullMethod, Request: request, Secrets: &d.secrets}
-	err = d.b.Calls.Tell(csi.About(ctx, csi.Subject{Node: d.b.Node}), about, do)
+	err = d.b.Calls.Log(csi.About(ctx, csi.Subject{Node: d.b.Node}), about, do)
 	return answer, err
 }
 

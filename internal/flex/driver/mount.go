@@ -266,7 +266,7 @@ func (d *Driver) grow(ctx context.Context, dir string) error {
 	case !mounted:
 		err = fmt.Errorf("nothing is mounted at %s", dir)
 	default:
-		err = mount.Grow(ctx, at.Source, dir, at.Type)
+		err = mount.Expand(ctx, at.Source, dir, at.Type)
 	}
 	if errors.Is(err, mount.ErrUnknownFS) {
 		err = fmt.Errorf("%w: %w", ErrNotSupported, err)

@@ -16,8 +16,8 @@ import (
 // Listing is the state of all drivers of this host.
 type Listing struct {
 	Directory Directory `json:"directory"`
-	// Told says that the state is that of a running bridge; otherwise it was found by calling each driver's init.
-	Told    bool         `json:"told"`
+	// Running says that the state is that of a running bridge; otherwise it was found by calling each driver's init.
+	Running bool         `json:"running"`
 	Drivers []host.State `json:"drivers"`
 }
 
@@ -31,7 +31,7 @@ func List(ctx context.Context, o Options) (Listing, error) {
 	l := Listing{Directory: d}
 	report, err := host.ReadReport(o.root(d))
 	if err == nil && report.Dir == d.Path {
-		l.Told, l.Drivers = true, report.Drivers
+		l.Running, l.Drivers = true, report.Drivers
 		return l, nil
 	}
 	if err != nil && !errors.Is(err, host.ErrNoHost) {

@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/decide/migrate"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/process/lifecycle"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -33,8 +33,8 @@ var errConflict = errors.New("changed by another program")
 // processes: each step applies only to the version of the object that was read.
 type Migration struct {
 	Client kubernetes.Interface
-	// Told is called with each step before it is done, and with each reason to wait; it may be nil.
-	Told func(pv string, s migrate.Step)
+	// Report is called with each step before it is done, and with each reason to wait; it may be nil.
+	Report func(pv string, s migrate.Step)
 }
 
 // Run moves a volume to the bridge, or back, and returns the result. It continues an interrupted Run and may be
@@ -49,8 +49,8 @@ func (m *Migration) Run(ctx context.Context, pv string, back bool) (volume.Becau
 		if err != nil {
 			return volume.Because{}, err
 		}
-		if m.Told != nil && s.Because.Message != last {
-			m.Told(pv, s)
+		if m.Report != nil && s.Because.Message != last {
+			m.Report(pv, s)
 		}
 		last = s.Because.Message
 		if s.Verb == migrate.Wait {

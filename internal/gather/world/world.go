@@ -52,22 +52,22 @@ func (w *World) Follow(c *kube.Caches, o gather.Options) (fill func()) {
 			Groups: groups.List(), GroupContents: groupContents.List(), GroupClasses: groupClasses.List(),
 		}
 	}
-	tellOf(w, claims)
-	tellOf(w, volumes)
-	tellOf(w, classes)
-	tellOf(w, drivers)
-	tellOf(w, attachments)
-	tellOf(w, pods)
-	tellOf(w, nodes)
-	tellOf(w, csiNodes)
-	tellOf(w, snapshots)
-	tellOf(w, contents)
-	tellOf(w, groups)
-	tellOf(w, groupContents)
+	watch(w, claims)
+	watch(w, volumes)
+	watch(w, classes)
+	watch(w, drivers)
+	watch(w, attachments)
+	watch(w, pods)
+	watch(w, nodes)
+	watch(w, csiNodes)
+	watch(w, snapshots)
+	watch(w, contents)
+	watch(w, groups)
+	watch(w, groupContents)
 	return func() { w.cached.Store(&lists) }
 }
 
-func tellOf[T kube.Object](w *World, c *kube.Cache[T]) { c.Watch(func(T, T) { w.changed.Send() }) }
+func watch[T kube.Object](w *World, c *kube.Cache[T]) { c.Watch(func(T, T) { w.changed.Send() }) }
 
 // Changed returns a channel that is closed at the next change of an object. Who asks before reading misses none.
 func (w *World) Changed() <-chan struct{} { return w.changed.Wait() }

@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/hosting/supervise"
 	"volplane.dev/volplane/internal/process/lifecycle"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 const (
@@ -87,8 +87,8 @@ type Host struct {
 	programs *supervise.Supervisor
 	// running holds the drivers that are followed, by name.
 	running map[string]*running
-	// told holds the last reported errors of each file and driver.
-	told told
+	// reported holds the last reported errors of each file and driver.
+	reported lastErrors
 	// registry notifies of changes of the registration sockets.
 	registry changes
 	// stopping holds the programs that are being ended, and stopped receives each when that was tried. One that does not
@@ -183,7 +183,7 @@ func (h *Host) look(ctx context.Context) {
 	for path, err := range broken {
 		h.fail(path, "", err)
 	}
-	for _, about := range h.told.subjects() {
+	for _, about := range h.reported.subjects() {
 		if _, is := broken[about]; !is && isFile(h.Files, about) {
 			h.mend(about, "")
 		}
@@ -273,23 +273,23 @@ func (h *Host) start(ctx context.Context, d driverfile.Driver) {
 // fail reports an error of a file or driver once, until another one takes its place. by is the process that has
 // the error.
 func (h *Host) fail(about, by string, err error) {
-	all, changed := h.told.add(about, by, err.Error())
+	all, changed := h.reported.add(about, by, err.Error())
 	if !changed {
 		return
 	}
 	h.Log.Warn("a driver cannot be used", "of", about, "err", err)
-	h.tell(about, all)
+	h.report(about, all)
 }
 
 // mend reports that a process of a driver no longer has an error; "" stands for all of the driver.
 func (h *Host) mend(about, by string) {
-	if left, changed := h.told.drop(about, by); changed {
-		h.tell(about, left)
+	if left, changed := h.reported.drop(about, by); changed {
+		h.report(about, left)
 	}
 }
 
-// tell reports what is wrong with a file or driver; "" if nothing is.
-func (h *Host) tell(about, wrong string) {
+// report reports what is wrong with a file or driver; "" if nothing is.
+func (h *Host) report(about, wrong string) {
 	switch {
 	case wrong == "" && h.Mended != nil:
 		h.Mended(about)

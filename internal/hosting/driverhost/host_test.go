@@ -23,7 +23,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/hosting/driverfile"
 	"volplane.dev/volplane/internal/hosting/supervise"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 // TestMain is also the gate and the driver that tests start.

@@ -120,7 +120,7 @@ func failure(err error) error {
 		{errNoPreallocation, codes.InvalidArgument, ""},
 		{mount.ErrNotPlain, codes.InvalidArgument, ""},
 		{mount.ErrNotPermitted, codes.FailedPrecondition, ""},
-		{mount.ErrGrowLater, codes.FailedPrecondition, ""},
+		{mount.ErrExpandLater, codes.FailedPrecondition, ""},
 		{mount.ErrNotBlank, codes.FailedPrecondition, "; it is never formatted: ask for what it holds, or delete the volume"},
 		{mount.ErrNeedsPerson, codes.FailedPrecondition, ""},
 		{mount.ErrOccupied, codes.FailedPrecondition, "; unmount that first"},

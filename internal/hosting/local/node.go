@@ -137,7 +137,7 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 		return err
 	}
 	// The volume may have been expanded while it was not mounted, or be a copy of a smaller one.
-	if err := mount.Grow(ctx, device, target, fsType); err != nil && !errors.Is(err, mount.ErrGrowLater) {
+	if err := mount.Expand(ctx, device, target, fsType); err != nil && !errors.Is(err, mount.ErrExpandLater) {
 		return errors.Join(err, mount.Unmount(target))
 	}
 	return nil
@@ -149,7 +149,7 @@ func (p *pool) growUnmounted(ctx context.Context, device, fsType string) error {
 	if err != nil || elsewhere != "" {
 		return err
 	}
-	return mount.GrowUnmounted(ctx, device, fsType)
+	return mount.ExpandUnmounted(ctx, device, fsType)
 }
 
 // ownOptions returns the mount options that the driver adds to those of the user.
@@ -288,7 +288,7 @@ func (n *node) grow(ctx context.Context, v record, at mount.Point, staging strin
 			at = staged
 		}
 	}
-	err := mount.Grow(ctx, at.Source, at.Path, at.Type)
+	err := mount.Expand(ctx, at.Source, at.Path, at.Type)
 	if err != nil && (at.ReadOnly || at.NoWrites) {
 		return status.Errorf(codes.FailedPrecondition,
 			"volume %s is mounted read-only, and its filesystem cannot be expanded; mount it read-write", v.ID)

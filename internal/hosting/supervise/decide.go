@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"time"
 
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 // found is what there is of a program when it shall run.

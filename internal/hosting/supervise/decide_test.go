@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 func TestOpening(t *testing.T) {

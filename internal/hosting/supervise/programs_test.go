@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 // patience is how long a test waits for what must happen.

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 // TestCannotStart: each thing that the kernel does not execute has its cause in words, and starts as soon as its file

@@ -45,7 +45,7 @@ type API struct {
 	count  int
 	writes []string
 	done   []string
-	told   []string
+	events []string
 }
 
 // Write is a requested write. Resource includes the subresource, Name the namespace.
@@ -196,19 +196,19 @@ func (a *API) Did(want ...string) {
 	}
 }
 
-// Told compares the distinct events since its last call, in any order, as "TYPE NAMESPACE/NAME REASON: MESSAGE (WHO
-// ACTS NEXT)".
-func (a *API) Told(want ...string) {
+// ExpectEvents compares the distinct events since its last call, in any order, as "TYPE NAMESPACE/NAME REASON: MESSAGE
+// (WHO ACTS NEXT)".
+func (a *API) ExpectEvents(want ...string) {
 	a.t.Helper()
 	synctest.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	slices.Sort(a.told)
+	slices.Sort(a.events)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, slices.Compact(a.told), Whole()); diff != "" {
+	if diff := cmp.Diff(want, slices.Compact(a.events), Whole()); diff != "" {
 		a.t.Errorf("events (-want +got):\n%s", diff)
 	}
-	a.told = nil
+	a.events = nil
 }
 
 // Forget makes Wrote and Told ignore everything that has happened so far.
@@ -216,7 +216,7 @@ func (a *API) Forget() {
 	synctest.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.writes, a.told = nil, nil
+	a.writes, a.events = nil, nil
 }
 
 // Has compares the current objects with the wanted ones.

@@ -74,9 +74,9 @@ func Written(t testing.TB, client *fake.Clientset, want ...string) {
 	}
 }
 
-// Told waits until the events are exactly these, in any order: type, kind and name of their object, reason, message,
-// and count.
-func Told(t testing.TB, client *fake.Clientset, want ...string) {
+// ExpectEvents waits until the events are exactly these, in any order: type, kind and name of their object, reason,
+// message, and count.
+func ExpectEvents(t testing.TB, client *fake.Clientset, want ...string) {
 	t.Helper()
 	slices.Sort(want)
 	Eventually(t, func() string {

@@ -99,7 +99,7 @@ func (a *API) hear(e *corev1.Event) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.told = append(a.told, text)
+	a.events = append(a.events, text)
 }
 
 func (a *API) create(action clienttesting.Action) (runtime.Object, error) {

@@ -248,7 +248,7 @@ func (m *Monitor) update(r *decide.Record, now Stats, state decide.State) {
 	if before.Health != now.Health {
 		m.recordEvents(r, now, pods)
 	}
-	if known && before.Health == now.Health && before.Told == now.Told &&
+	if known && before.Health == now.Health && before.Reported == now.Reported &&
 		health.Same(before.Conditions, now.Conditions) {
 		return
 	}

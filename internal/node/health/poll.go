@@ -143,7 +143,7 @@ func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string
 
 // tell stores what a driver has reported about the volume.
 func (s *Stats) tell(all []*csipb.VolumeHealth_VolumeHealthEntry) {
-	s.Told, s.Conditions, s.problems = true, health.OfVolume(health.ReportsOf(all)), problems(all)
+	s.Reported, s.Conditions, s.problems = true, health.OfVolume(health.ReportsOf(all)), problems(all)
 }
 
 // pollStorage queries a driver for the health of its storage, as seen from this node.
@@ -210,8 +210,9 @@ type Stats struct {
 	// Health is what is wrong with it, empty if it is healthy; Next is who has to act.
 	Health string
 	Next   volume.Actor
-	// Told means that the driver has reported the volume's health, and Conditions is that report in the form of the API.
-	Told       bool
+	// Reported means that the driver has reported the volume's health, and Conditions is that report in the form of the
+	// API.
+	Reported   bool
 	Conditions []corev1.VolumeHealthCondition
 	// At is the time of the last inspection.
 	At time.Time

@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node/registration"
 	"volplane.dev/volplane/internal/process/lifecycle"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/process/lifecycle"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 // The Lease is renewed as often as a kubelet's, and lasts four heartbeats.

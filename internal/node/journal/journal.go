@@ -42,7 +42,7 @@ type file struct {
 }
 
 // Open reads the journal in dir, which it creates if needed. It returns the paths of the files that could not be read,
-// most of which it has moved aside. Records of an earlier boot of the host are read as Doubtful.
+// most of which it has moved aside. Records of an earlier boot of the host are read as Uncertain.
 func Open(dir, boot string) (*Journal, []string, error) {
 	j := &Journal{dir: dir}
 	if err := j.prepare(); err != nil {
@@ -69,9 +69,9 @@ func kind() durable.Kind[file] {
 			}
 			return pathOf(f.Record.Key()), nil
 		},
-		Clone:    func(f *file) *file { return &file{f.Format, f.Record.Clone()} },
-		Doubtful: func(f *file) *file { return &file{f.Format, f.Record.Doubtful()} },
-		Boot:     func(f *file) *string { return &f.Record.Boot },
+		Clone:     func(f *file) *file { return &file{f.Format, f.Record.Clone()} },
+		Uncertain: func(f *file) *file { return &file{f.Format, f.Record.Uncertain()} },
+		Boot:      func(f *file) *string { return &f.Record.Boot },
 	}
 }
 

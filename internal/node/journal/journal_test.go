@@ -138,7 +138,7 @@ func TestSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, _ := open(t, dir, "1")
-	if diff := cmp.Diff([]*mount.Record{sample("h").Doubtful()}, after.List()); diff != "" {
+	if diff := cmp.Diff([]*mount.Record{sample("h").Uncertain()}, after.List()); diff != "" {
 		t.Errorf("after a crash (-want +got):\n%s", diff)
 	}
 }

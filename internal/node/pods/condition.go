@@ -112,7 +112,7 @@ func (p *Pods) volumeHealth(pod *corev1.Pod) (told []corev1.PodVolumeHealth, new
 	for _, u := range p.Finder.Of(pod) {
 		if u.PV != nil && !u.Inline {
 			s, _ := p.health.Of(u.Key())
-			seen = append(seen, health.Seen{Name: u.Name, Known: s.Told, Conditions: s.Conditions})
+			seen = append(seen, health.Seen{Name: u.Name, Known: s.Reported, Conditions: s.Conditions})
 		}
 	}
 	return health.OfPod(pod.Status.VolumeHealth, seen, metav1.Now())

@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/internal/node/journal"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/node/volumes"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 

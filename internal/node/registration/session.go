@@ -19,7 +19,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 // Time limits of the calls of one registration. A driver may need long to answer NodeGetInfo; it delays only itself.

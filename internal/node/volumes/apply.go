@@ -210,7 +210,7 @@ func (d *applier) stage(ctx context.Context) error {
 			return err
 		}
 	}
-	r.Stage, r.UnstageRefused, r.GrowRefused = decide.Staging, false, 0
+	r.Stage, r.UnstageRefused, r.ExpandRefused = decide.Staging, false, 0
 	if err := d.save(); err != nil {
 		r.Stage = before
 		return err
@@ -365,7 +365,7 @@ func (d *applier) do(ctx context.Context, action decide.Action) error {
 		return d.Consumers.End(ctx, d.f.consumers[action.Path].pod)
 	case decide.Republish:
 		return d.republish(ctx, action.Path)
-	case decide.Grow:
+	case decide.Expand:
 		return d.grow(ctx, action.Path)
 	case decide.Unbind, decide.Unpublish, decide.Unstage:
 		return d.remove(ctx, action)

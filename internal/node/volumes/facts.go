@@ -229,7 +229,7 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 		ReadOnly: u.ReadOnly, SinglePod: singlePod(u.PV), Due: g.republishes.due(f.Driver, path),
 	}
 	if u.Claim != nil {
-		c.Grow = growTo(u.PV, u.Claim, f.Record != nil && f.Record.Short && f.Record.Volume == u.PV.Name)
+		c.Expand = growTo(u.PV, u.Claim, f.Record != nil && f.Record.Short && f.Record.Volume == u.PV.Name)
 	}
 	c.Label, c.Refused = g.label(f, u)
 	if n, known := g.Node.Object(); known && c.Refused == "" {

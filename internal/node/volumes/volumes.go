@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount/selinux"
 	"volplane.dev/volplane/internal/node/uses"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 

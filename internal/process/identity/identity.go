@@ -13,7 +13,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/process/lifecycle"
-	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/process/queue"
 )
 
 var (

@@ -134,7 +134,7 @@ func (w *Wait) For(why string) {
 	w.why = why
 	if w.timer == nil {
 		w.began, w.pause = time.Now(), firstNotice
-		w.timer = time.AfterFunc(w.pause, w.tell)
+		w.timer = time.AfterFunc(w.pause, w.notify)
 	}
 }
 
@@ -146,7 +146,7 @@ func (w *Wait) Over() {
 }
 
 // Stop ends the notices of a wait, and returns whether there were any. It may be repeated.
-func (w *Wait) Stop() (told bool) {
+func (w *Wait) Stop() (noticed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.timer == nil {
@@ -157,7 +157,7 @@ func (w *Wait) Stop() (told bool) {
 	return w.pause > firstNotice
 }
 
-func (w *Wait) tell() {
+func (w *Wait) notify() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.timer == nil {

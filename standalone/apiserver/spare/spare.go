@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/decide/room"
 )
 
 // PluginName is the plugin's name in the chain.
@@ -20,7 +20,7 @@ const PluginName = "SpareRoom"
 
 // Register adds the plugin to a list. left returns the plan for the remaining room; bulk knows the large objects; own
 // says whether a request is the control plane's.
-func Register(plugins *admission.Plugins, left func() room.Plan, bulk *Bulk, own func(context.Context) bool) {
+func Register(plugins *admission.Plugins, left func() diskspace.Plan, bulk *Bulk, own func(context.Context) bool) {
 	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
 		handler := admission.NewHandler(admission.Create, admission.Update)
 		return &plugin{Handler: handler, left: left, bulk: bulk, own: own}, nil
@@ -29,7 +29,7 @@ func Register(plugins *admission.Plugins, left func() room.Plan, bulk *Bulk, own
 
 type plugin struct {
 	*admission.Handler
-	left func() room.Plan
+	left func() diskspace.Plan
 	bulk *Bulk
 	own  func(context.Context) bool
 }

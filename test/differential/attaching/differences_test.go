@@ -87,8 +87,8 @@ func spotReasons() []spotRow {
 			needlessLater,
 		},
 		{
-			"a node is informed of what is attached; Kubernetes takes everything for attached whose driver needs no attaching, " +
-				"also when its attachment has been taken away by force, until it looks for that, every minute",
+			"a node is informed of what is attached; Kubernetes takes everything for attached whose driver needs no " +
+				"attaching, also when its attachment has been taken away by force, until it looks for that, every minute",
 			takenForAttached,
 		},
 		{

@@ -303,7 +303,7 @@ func (d *provisioningDice) fault(method string) op {
 
 func (d *provisioningDice) wrongSize() op {
 	f := fault{
-		Times: differential.Pick(d, 1, 2, 0),
+		Times:    differential.Pick(d, 1, 2, 0),
 		Reported: differential.Pick(d, differential.Half, differential.Half, differential.Nothing),
 	}
 	text := fmt.Sprintf("let the driver answer CreateVolume with %s, %d times a volume (0 is always)", f.Reported, f.Times)

@@ -74,8 +74,8 @@ const (
 		" Kubernetes shows the beginning of 1970"
 	reasonGoing = "a claim is kept until the snapshot that is being taken of it has gone; Kubernetes lets the " +
 		"claim go when a user deletes the snapshot, while its driver may create it"
-	reasonPending = "a content is not marked for deletion with its snapshot while a claim is restored from it; Kubernetes " +
-		"marks it, and who deletes the content then takes the data from the claim"
+	reasonPending = "a content is not marked for deletion with its snapshot while a claim is restored from it; " +
+		"Kubernetes marks it, and who deletes the content then takes the data from the claim"
 	reasonOrphan = "a content that a user deletes goes when its snapshot does not exist any more; Kubernetes " +
 		"keeps it for ever"
 	reasonSource = "a snapshot is kept before its content is looked at; Kubernetes keeps it only if the content is" +

@@ -361,10 +361,10 @@ func ConsumerRows() []Row {
 		{"a Pod whose claim is being deleted does not wait for that", "pod/web", func(s *Scene) {
 			s.Claim.DeletionTimestamp, s.Claim.Finalizers = Now(), []string{volume.FinalizerClaimProtection}
 		}},
-		{"another Pod has the volume that is for one", "pod/web", told(volume.ReasonInUse,
+		{"another Pod has the volume that is for one", "pod/web", notMounted(volume.ReasonInUse,
 			"volume v1 is for one Pod only and Pod ns/first has it", volume.PodActor("ns/first"))},
 		{"another Pod has the volume with another SELinux label", "pod/web", (*Scene).OtherLabel},
-		{"the node waits for the attach", "pod/web", told(volume.ReasonWaitForAttach,
+		{"the node waits for the attach", "pod/web", notMounted(volume.ReasonWaitForAttach,
 			"volume v1 is not attached to node n1 yet", volume.Controller("attacher"))},
 		{"the driver hangs", "pod/web", (*Scene).Asked},
 		{"the mount fails", "pod/web", func(s *Scene) {
@@ -374,7 +374,7 @@ func ConsumerRows() []Row {
 			s.Failed(mount.Publish, "target of volume v1: /t: another file is there: a file", true)
 			s.Warn("uid-web", volume.ReasonFailedMount, "another volume of the Pod has another cause")
 		}},
-		{"the driver of the mount is away", "pod/web", told(volume.ReasonDriverMissing,
+		{"the driver of the mount is away", "pod/web", notMounted(volume.ReasonDriverMissing,
 			"driver d is not registered on node n1", volume.Driver("d"))},
 		{"a node agent without the condition says it by event", "pod/web", func(s *Scene) {
 			s.Pod.Status.Conditions = nil
@@ -397,9 +397,9 @@ func ConsumerRows() []Row {
 	}
 }
 
-// told has the node agent report why a Pod's volumes are not mounted, and who acts next.
-func told(r volume.Reason, message string, next volume.Actor) func(*Scene) {
-	return func(s *Scene) { s.Told(volume.Because{Reason: r, Message: message, Next: next}) }
+// notMounted has the node agent report why a Pod's volumes are not mounted, and who acts next.
+func notMounted(r volume.Reason, message string, next volume.Actor) func(*Scene) {
+	return func(s *Scene) { s.NotMounted(volume.Because{Reason: r, Message: message, Next: next}) }
 }
 
 // DeletedRows are of a Pod that was deleted for its node.

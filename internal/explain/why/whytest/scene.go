@@ -132,8 +132,8 @@ func (s *Scene) Mounted(status corev1.ConditionStatus, reason, message string) {
 	}
 }
 
-// Told has the node agent say why the Pod's volumes are not mounted.
-func (s *Scene) Told(b volume.Because) {
+// NotMounted has the node agent say why the Pod's volumes are not mounted.
+func (s *Scene) NotMounted(b volume.Because) {
 	s.Mounted(corev1.ConditionFalse, string(b.Reason), b.Message)
 	s.Pod.Annotations = map[string]string{
 		volume.AnnNextMounted: b.Next.String(), volume.AnnCauseMounted: b.Cause.String(),
@@ -142,7 +142,7 @@ func (s *Scene) Told(b volume.Because) {
 
 // Covered has the node agent say that something is mounted over the Pod's volume.
 func (s *Scene) Covered() {
-	s.Told(volume.Because{
+	s.NotMounted(volume.Because{
 		Reason: volume.ReasonMountBroken, Next: volume.Administrator("n1"),
 		Message: "on node n1 tmpfs none is mounted over volume v1 at /p, and is what Pods see there: unmount it",
 	})
@@ -157,7 +157,7 @@ func (s *Scene) Lost() {
 	}
 	const words = "NodePublishVolume by driver " + Driver + ": Internal: no such bucket"
 	cause := mount.StepFailed(mount.Publish, Driver, "n1", mount.Failure{Answer: volume.AnswerIn(words)})
-	s.Told(f.NotBack(mount.Action{Verb: mount.Publish, Path: at}, cause))
+	s.NotMounted(f.NotBack(mount.Action{Verb: mount.Publish, Path: at}, cause))
 }
 
 // Failed has the node agent report, in a condition or by an event, that a step failed. obstacle says that a person
@@ -165,7 +165,7 @@ func (s *Scene) Lost() {
 func (s *Scene) Failed(v mount.Verb, cause string, obstacle bool) {
 	b := mount.StepFailed(v, Driver, "n1", mount.Failure{Answer: volume.AnswerIn(cause), Obstacle: obstacle})
 	if v == mount.Publish {
-		s.Told(b)
+		s.NotMounted(b)
 	}
 	s.Warn("uid-web", b.Reason, b.Message)
 	s.Next(b.Next)
@@ -187,7 +187,7 @@ func (s *Scene) Ill() {
 
 // Asked has the node agent have called the driver, which does not answer.
 func (s *Scene) Asked() {
-	s.Told(mount.CallInFlight(mount.Facts{Driver: Driver, Volume: "v1", Node: "n1"}, mount.Publish))
+	s.NotMounted(mount.CallInFlight(mount.Facts{Driver: Driver, Volume: "v1", Node: "n1"}, mount.Publish))
 }
 
 // FlexDrivers has the bridge of n1 say where its drivers stand, and the driver
@@ -362,8 +362,8 @@ func (s *Scene) Resizing(status corev1.ClaimResourceStatus) {
 	}
 }
 
-// Tell gives every failure of the scene a cause.
-func (s *Scene) Tell(cause string) {
+// FailWith gives every failure of the scene a cause.
+func (s *Scene) FailWith(cause string) {
 	for _, e := range s.All.Warnings {
 		e.Message = cause
 	}
@@ -441,7 +441,7 @@ func (s *Scene) SameHandle() {
 
 // OtherLabel has the node report that another Pod has mounted the volume with another SELinux label.
 func (s *Scene) OtherLabel() {
-	s.Told(volume.Because{
+	s.NotMounted(volume.Because{
 		Reason: volume.ReasonSELinuxLabelConflict, Message: "volume v1 is on node n1 with the SELinux label " +
 			"system_u:object_r:container_file_t:s0:c1,c2 for Pod ns/first: Pods that ask for another label wait until no " +
 			"Pod has it there", Next: volume.PodActor("ns/first"),

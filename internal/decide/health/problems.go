@@ -12,12 +12,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// maxTold limits the text about a volume in one event, in bytes.
-const maxTold = 800
+// maxText limits the text about a volume in one event, in bytes.
+const maxText = 800
 
-// TellVolume returns the reason of a volume that its driver reports as unhealthy, and whether it does. The node is
+// VolumeProblem returns the reason of a volume that its driver reports as unhealthy, and whether it does. The node is
 // empty for what the driver's controller says.
-func TellVolume(driver, name, node string, all []corev1.VolumeHealthCondition) (volume.Because, bool) {
+func VolumeProblem(driver, name, node string, all []corev1.VolumeHealthCondition) (volume.Because, bool) {
 	var words []string
 	for _, c := range all {
 		words = append(words, phrase(string(c.Status), c.Reason, c.Message, ""))
@@ -26,12 +26,12 @@ func TellVolume(driver, name, node string, all []corev1.VolumeHealthCondition) (
 	if node != "" {
 		what += " on node " + node
 	}
-	return tell(driver, what, words)
+	return problemOf(driver, what, words)
 }
 
-// TellStorage returns the reason of a volume whose driver reports unhealthy storage on a node, and whether the report
-// concerns volumes like this one. A nil volume matches every report.
-func TellStorage(c *storagev1.CSINode, driver string, v *corev1.PersistentVolume) (volume.Because, bool) {
+// StorageProblem returns the reason of a volume whose driver reports unhealthy storage on a node, and whether the
+// report concerns volumes like this one. A nil volume matches every report.
+func StorageProblem(c *storagev1.CSINode, driver string, v *corev1.PersistentVolume) (volume.Because, bool) {
 	var words []string
 	for _, h := range c.Status.StorageHealth {
 		for _, s := range h.HealthConditions {
@@ -40,7 +40,7 @@ func TellStorage(c *storagev1.CSINode, driver string, v *corev1.PersistentVolume
 			}
 		}
 	}
-	return tell(driver, "its storage, seen from node "+c.Name, words)
+	return problemOf(driver, "its storage, seen from node "+c.Name, words)
 }
 
 // affects says whether a problem of a storage concerns a volume.
@@ -75,10 +75,10 @@ func phrase(status, reason, message, of string) string {
 	return fmt.Sprintf("%s (%s)%s", status, line(reason), message)
 }
 
-func tell(driver, what string, words []string) (volume.Because, bool) {
+func problemOf(driver, what string, words []string) (volume.Because, bool) {
 	if len(words) == 0 {
 		return volume.Because{}, false
 	}
 	return volume.Say(volume.ReasonUnhealthy, volume.Driver(driver),
-		"driver "+driver+" says of "+what+": "+cut(strings.Join(words, "; "), maxTold)), true
+		"driver "+driver+" says of "+what+": "+cut(strings.Join(words, "; "), maxText)), true
 }

@@ -22,7 +22,7 @@ var errNotGrown = errors.New("the driver reported that it expanded the volume, b
 
 // grow expands the volume on the node, where a Pod has it, and then writes the new size to the Pod's claim.
 func (d *applier) grow(ctx context.Context, path string) error {
-	r, c, size := d.rec, d.f.consumers[path], d.consumer(path).Grow
+	r, c, size := d.rec, d.f.consumers[path], d.consumer(path).Expand
 	var has int64
 	var failed error
 	if d.f.driver.Node.Expand {
@@ -33,7 +33,7 @@ func (d *applier) grow(ctx context.Context, path string) error {
 		failed = fmt.Errorf("%w: %s", errNotGrown, after.Short)
 	}
 	if after.Refused {
-		r.GrowRefused, d.dirty = max(r.GrowRefused, size), true
+		r.ExpandRefused, d.dirty = max(r.ExpandRefused, size), true
 	}
 	if after.State != nil {
 		if err := d.writeSize(ctx, c, *after.State); err != nil {
@@ -46,7 +46,7 @@ func (d *applier) grow(ctx context.Context, path string) error {
 	if c.pv.Name == r.Volume {
 		r.Short, d.dirty = false, true
 	}
-	d.Events.Note(c.claim, decide.Grown(c.pv.Name, d.f.Node))
+	d.Events.Note(c.claim, decide.Expanded(c.pv.Name, d.f.Node))
 	return nil
 }
 

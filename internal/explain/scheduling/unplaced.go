@@ -48,7 +48,7 @@ func (f Facts) reported(b volume.Because) volume.Because {
 		return b
 	}
 	if e := f.Warnings.About(class.UID, b.Reason); e != nil {
-		told := state.Told(e, b.Next)
+		told := state.FromWarning(e, b.Next)
 		b.Message, b.Next = b.Message+"; "+told.Message, told.Next
 	}
 	return b

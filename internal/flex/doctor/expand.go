@@ -184,7 +184,7 @@ func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
 	defer cancel()
 	point, mounted, err := mount.At(g.dir)
 	if err == nil && mounted {
-		err = mount.Grow(ctx, point.Source, g.dir, point.Type)
+		err = mount.Expand(ctx, point.Source, g.dir, point.Type)
 	}
 	switch {
 	case errors.Is(err, mount.ErrUnknownFS) && g.device == "":

@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"golang.org/x/sys/unix"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 )
 
 const (
@@ -42,12 +42,12 @@ type keeper struct {
 	done   chan struct{}
 
 	mu    sync.Mutex
-	facts room.Facts
-	plan  room.Plan
+	facts diskspace.Facts
+	plan  diskspace.Plan
 }
 
 // Room returns the available space and the resulting plan.
-func (s *Server) Room() (room.Facts, room.Plan) {
+func (s *Server) Room() (diskspace.Facts, diskspace.Plan) {
 	s.keeper.mu.Lock()
 	defer s.keeper.mu.Unlock()
 	return s.keeper.facts, s.keeper.plan
@@ -88,16 +88,16 @@ func (k *keeper) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := room.Decide(f)
+	p := diskspace.Decide(f)
 	k.mu.Lock()
 	k.facts, k.plan = f, p
 	k.mu.Unlock()
 	return k.apply(ctx, f, p)
 }
 
-func (k *keeper) gather() (room.Facts, error) {
+func (k *keeper) gather() (diskspace.Facts, error) {
 	backend := k.etcd.Server.Backend()
-	f := room.Facts{
+	f := diskspace.Facts{
 		Size: backend.Size(), Used: backend.SizeInUse(), Quota: k.etcd.Server.Cfg.QuotaBackendBytes,
 		Compacted: time.Since(k.compacted), Defragmented: time.Since(k.defragmented),
 	}
@@ -112,7 +112,7 @@ func (k *keeper) gather() (room.Facts, error) {
 	return f, err
 }
 
-func (k *keeper) apply(ctx context.Context, f room.Facts, p room.Plan) error {
+func (k *keeper) apply(ctx context.Context, f diskspace.Facts, p diskspace.Plan) error {
 	var failed []error
 	if k.reserve != "" && p.Reserve != f.Reserve {
 		failed = append(failed, hold(k.reserve, f.Reserve, p.Reserve))
@@ -192,13 +192,13 @@ func (o Options) quota() int64 {
 	}
 	_, total, err := disk(o.Dir)
 	if err != nil {
-		return room.Quota(0, 0)
+		return diskspace.Quota(0, 0)
 	}
 	size := int64(0)
 	if info, err := os.Stat(datadir.ToBackendFileName(memberDir(o.Dir))); err == nil {
 		size = info.Size()
 	}
-	return room.Quota(total, size)
+	return diskspace.Quota(total, size)
 }
 
 // tidy deletes incomplete copies of the database after a crash.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/decide/diskspace"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/datadir"
@@ -36,13 +36,13 @@ func remote(t *testing.T, s *apiserver.Server) kubernetes.Interface {
 	return c
 }
 
-func told(ctx context.Context, t *testing.T, c kubernetes.Interface) room.Report {
+func told(ctx context.Context, t *testing.T, c kubernetes.Interface) diskspace.Report {
 	t.Helper()
-	data, err := c.Discovery().RESTClient().Get().AbsPath(room.Path).Do(ctx).Raw()
+	data, err := c.Discovery().RESTClient().Get().AbsPath(diskspace.Path).Do(ctx).Raw()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r room.Report
+	var r diskspace.Report
 	if err := json.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestRoomHasTheNewestBackup(t *testing.T) {
 		t.Errorf("the newest backup is reported as %v", r.Backup)
 	}
 	ask := func(c kubernetes.Interface, verb string) error {
-		return c.Discovery().RESTClient().Verb(verb).AbsPath(room.Path).Do(t.Context()).Error()
+		return c.Discovery().RESTClient().Verb(verb).AbsPath(diskspace.Path).Do(t.Context()).Error()
 	}
 	if err := ask(c, "POST"); !apierrors.IsMethodNotSupported(err) {
 		t.Errorf("POST: %v", err)
@@ -201,7 +201,7 @@ func TestRoomHasTheNewestBackup(t *testing.T) {
 }
 
 // plausible checks the report about a small database without a backup.
-func plausible(t *testing.T, r room.Report) {
+func plausible(t *testing.T, r diskspace.Report) {
 	t.Helper()
 	if r.Used <= 0 || r.Size < r.Used || r.Limit <= r.Used || r.Free <= 0 || r.Total < r.Free || r.Refuses {
 		t.Errorf("report %+v", r)

@@ -17,8 +17,8 @@ type Answer struct {
 	Largest *int64
 }
 
-// Telling is the decision about an answer.
-type Telling struct {
+// Reported is the decision about an answer.
+type Reported struct {
 	// Write is the object to create or, if it has a resource version, to update; nil if none.
 	Write *storagev1.CSIStorageCapacity
 	// Refused says that the answer is not valid; the object stays as it is.
@@ -26,9 +26,9 @@ type Telling struct {
 	Because volume.Because
 }
 
-// Told decides about the answer for an item. now is the object of the item, or with its name; nil
+// Report decides about the answer for an item. now is the object of the item, or with its name; nil
 // if there is none.
-func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
+func Report(i Item, now *storagev1.CSIStorageCapacity, a Answer) Reported {
 	driver := i.Class.Provisioner
 	if problem := answerProblem(a); problem != "" {
 		return refused(volume.Driver(driver), "driver %s does not report the capacity of %s: %s", driver, i, problem)
@@ -55,7 +55,7 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	i.Home.own(write)
 	if now != nil && i.Home.owned(now) && same(now.Capacity, write.Capacity) &&
 		same(now.MaximumVolumeSize, write.MaximumVolumeSize) {
-		return Telling{Because: volume.Because{
+		return Reported{Because: volume.Because{
 			Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " reports the capacity of " + i.String(),
 		}}
 	}
@@ -63,7 +63,7 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	if a.Largest != nil {
 		text += ", volumes of up to " + write.MaximumVolumeSize.String()
 	}
-	return Telling{Write: write, Because: volume.Because{Reason: volume.ReasonCapacityTold, Message: text}}
+	return Reported{Write: write, Because: volume.Because{Reason: volume.ReasonCapacityReported, Message: text}}
 }
 
 // Failed returns the reason for a driver that did not answer.
@@ -73,8 +73,8 @@ func Failed(i Item, text string) volume.Because {
 		i, text).Because
 }
 
-func refused(next volume.Actor, format string, args ...any) Telling {
-	return Telling{Refused: true, Because: volume.Sayf(volume.ReasonCapacityUnknown, next, format, args...)}
+func refused(next volume.Actor, format string, args ...any) Reported {
+	return Reported{Refused: true, Because: volume.Sayf(volume.ReasonCapacityUnknown, next, format, args...)}
 }
 
 func answerProblem(a Answer) string {

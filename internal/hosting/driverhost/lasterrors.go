@@ -9,14 +9,14 @@ import (
 	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
-// told remembers the last error of each process of each subject, a file or driver. It is safe for concurrent use.
-type told struct {
+// lastErrors remembers the last error of each process of each subject, a file or driver. It is safe for concurrent use.
+type lastErrors struct {
 	mu   sync.Mutex
 	last map[string]map[string]string
 }
 
 // add remembers an error, and returns all of the subject. It says whether that has changed.
-func (t *told) add(about, by, text string) (all string, changed bool) {
+func (t *lastErrors) add(about, by, text string) (all string, changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.last == nil {
@@ -33,7 +33,7 @@ func (t *told) add(about, by, text string) (all string, changed bool) {
 
 // drop forgets the error of a process, or all of a subject if by is "", and returns what is left of the subject. It
 // says whether that has changed.
-func (t *told) drop(about, by string) (left string, changed bool) {
+func (t *lastErrors) drop(about, by string) (left string, changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.all(about)
@@ -49,14 +49,14 @@ func (t *told) drop(about, by string) (left string, changed bool) {
 }
 
 // subjects returns all that have an error.
-func (t *told) subjects() []string {
+func (t *lastErrors) subjects() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Sorted(maps.Keys(t.last))
 }
 
 // all returns the errors of a subject; mu is held.
-func (t *told) all(about string) string {
+func (t *lastErrors) all(about string) string {
 	var out []string
 	for _, by := range slices.Sorted(maps.Keys(t.last[about])) {
 		out = append(out, t.last[about][by])

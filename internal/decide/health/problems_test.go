@@ -23,11 +23,11 @@ func TestTell(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s: %s -> %s\n\n", argues, b.Reason, b.Message, b.Next)
 	}
 	two := append(ill("A", "in\nwords"), ill("B", "")...)
-	b, bad := TellVolume("d", "pv", "n1", two)
+	b, bad := VolumeProblem("d", "pv", "n1", two)
 	tell("seen from a node", b, bad)
-	b, bad = TellVolume("d", "pv", "", ill("A", strings.Repeat("a", 2000)))
+	b, bad = VolumeProblem("d", "pv", "", ill("A", strings.Repeat("a", 2000)))
 	tell("seen by the controller", b, bad)
-	b, bad = TellVolume("d", "pv", "", nil)
+	b, bad = VolumeProblem("d", "pv", "", nil)
 	tell("well", b, bad)
 
 	block, filesystem := ptr.To(corev1.PersistentVolumeBlock), ptr.To(corev1.PersistentVolumeFilesystem)
@@ -44,15 +44,15 @@ func TestTell(t *testing.T) {
 		}},
 	}}}
 	node.Name = "n1"
-	b, bad = TellStorage(node, "d", nil)
+	b, bad = StorageProblem(node, "d", nil)
 	tell("a storage, for all volumes", b, bad)
-	b, bad = TellStorage(node, "d", &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{VolumeMode: block}})
+	b, bad = StorageProblem(node, "d", &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{VolumeMode: block}})
 	tell("for a device", b, bad)
 	v := &corev1.PersistentVolume{}
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	b, bad = TellStorage(node, "d", v)
+	b, bad = StorageProblem(node, "d", v)
 	tell("for a filesystem", b, bad)
-	b, bad = TellStorage(node, "none", nil)
+	b, bad = StorageProblem(node, "none", nil)
 	tell("of another driver", b, bad)
 	golden.Equal(t, "testdata/words.txt", out.String())
 }

@@ -11,7 +11,7 @@ import (
 // TestTold: each process of a driver has its own error, which ends with it, and not with that of another.
 func TestTold(t *testing.T) {
 	const about = "driver d"
-	var told told
+	var told lastErrors
 	for i, c := range []struct {
 		add, drop string
 		want      string

@@ -10,8 +10,10 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Told returns an option with which a test fails when a logged call lacks what is known of it.
-func Told(t testing.TB) csi.Option { return csi.WithCallLog(csi.NewCallLog(slog.New(lines{t}))) }
+// CheckCallLog returns an option with which a test fails when a logged call lacks what is known of it.
+func CheckCallLog(t testing.TB) csi.Option {
+	return csi.WithCallLog(csi.NewCallLog(slog.New(lines{t})))
+}
 
 // lines checks each line of a log.
 type lines struct{ t testing.TB }
