@@ -186,6 +186,10 @@ func TestChartInACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	c.Kubectl(ctx, t, "", "apply", "-f", filepath.Join("..", "..", "standalone", "apiserver", "crds",
+		"cbt.storage.k8s.io_snapshotmetadataservices.yaml"))
+	c.Kubectl(ctx, t, "", "wait", "--for=condition=Established", "--timeout=1m",
+		"crd/snapshotmetadataservices.cbt.storage.k8s.io")
 	chart := filepath.Join("..", "..", "charts", "volplane")
 	files, err := filepath.Glob(filepath.Join("..", "chart", "testdata", "values", "*.yaml"))
 	if err != nil || len(files) == 0 {
