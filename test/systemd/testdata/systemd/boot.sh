@@ -30,6 +30,8 @@ cp "$deploy/volplane.service" "$deploy/volplane-docker.socket" "$here"/*.target 
 printf '[Service]\nLimitNOFILE=\nWatchdogSec=20s\n' >"$root/etc/systemd/system/volplane.service.d/limit.conf"
 if [ "$check" = mounts.sh ]; then
   cp "$here/fstab" "$root/etc/fstab"
+  # Where the kernel cannot mount at the first access, systemd would not reach remote-fs.target.
+  test -e /dev/autofs || { sed -i /x-systemd.automount/d "$root/etc/fstab"; rmdir "$root/srv/lazy"; }
   mkdir "$root/etc/systemd/system/machine.target.wants"
   ln -s ../volplane.service "$root/etc/systemd/system/machine.target.wants/"
 fi
