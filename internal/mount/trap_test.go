@@ -56,8 +56,8 @@ func TestBindOverTrap(t *testing.T) {
 	}
 }
 
-// setTrap mounts autofs at a directory, and returns false if the kernel has no autofs. It never triggers a mount, because
-// this process belongs to it.
+// setTrap mounts autofs at a directory, and returns false if the kernel has no autofs. It never triggers a mount,
+// because this process belongs to it.
 func setTrap(t *testing.T, dir string) bool {
 	t.Helper()
 	r, w, err := os.Pipe()
