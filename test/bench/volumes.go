@@ -142,7 +142,12 @@ func remove(ctx context.Context, client kubernetes.Interface, names []string) er
 	if len(left) == 0 {
 		return nil
 	}
-	w, err := client.CoreV1().PersistentVolumes().Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	return awaitDeletion(ctx, client, left, list.ResourceVersion)
+}
+
+// awaitDeletion waits until none of the volumes is left, which were listed at a version.
+func awaitDeletion(ctx context.Context, client kubernetes.Interface, left map[string]bool, version string) error {
+	w, err := client.CoreV1().PersistentVolumes().Watch(ctx, metav1.ListOptions{ResourceVersion: version})
 	if err != nil {
 		return err
 	}

@@ -84,11 +84,16 @@ func (o Options) shapeFaults() []fault {
 				"of the others, and clients know one address",
 		},
 		{
-			o.Blocks != nil && (len(validation.IsDNS1123Subdomain(o.Blocks.Secret)) > 0 || o.Blocks.CA == ""),
+			o.Blocks.incomplete(),
 			"the service of changed blocks needs the Secret with its certificate, and the authority of this",
 		},
 		{alone && o.WithoutNodes, "a DaemonSet for everything is what runs on the nodes: it cannot be left out"},
 	}
+}
+
+// incomplete says whether the service lacks its Secret or authority; none is complete.
+func (b *Blocks) incomplete() bool {
+	return b != nil && (len(validation.IsDNS1123Subdomain(b.Secret)) > 0 || b.CA == "")
 }
 
 // setsWhatIsProbed says whether an argument of the controllers changes what answers the kubelet.
