@@ -164,7 +164,7 @@ func metaMoments(o object, is metav1.Object) []moment {
 	return out
 }
 
-// condition is a condition of any kind.
+// condition is what all kinds of conditions have.
 type condition struct {
 	kind, status, reason, message string
 	at                            metav1.Time

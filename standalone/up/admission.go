@@ -20,7 +20,8 @@ import (
 
 // admit refuses a host whose control plane was given up, unless it is invited again.
 func (o Options) admit(ctx context.Context, server *apiserver.Server) error {
-	epoch, err := decide.Epoch(math.MaxInt64), error(nil) // no other one could have given it up
+	// Without other control planes over its store none can have given this one up.
+	epoch, err := decide.Epoch(math.MaxInt64), error(nil)
 	if server.Shared() {
 		epoch, err = datadir.Admitted(o.DataDir)
 	}

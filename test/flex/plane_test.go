@@ -135,7 +135,7 @@ func TestFlexOnOneHost(t *testing.T) {
 			t.Errorf("uninstall %s: %s", pod, out)
 		}
 	}
-	f.want(f.flex("list", "-o", "yaml"), "told: true")
+	f.want(f.flex("list", "-o", "yaml"), "running: true")
 
 	// This is a newer version of a driver in use, which performs the unmount.
 	data, err := os.ReadFile(scratch)

@@ -89,19 +89,19 @@ func ask(ctx context.Context, d *csi.Driver, i capacity.Item) (capacity.Answer, 
 func (t *tracker) write(
 	ctx context.Context, item capacity.Item, now *storagev1.CSIStorageCapacity, a capacity.Answer,
 ) error {
-	reported := capacity.Report(item, now, a)
-	if reported.Refused {
-		t.Events.Warn(item.Class, reported.Because)
-		return fmt.Errorf("%w: %s", errRefused, reported.Because.Message)
+	plan := capacity.Object(item, now, a)
+	if plan.Refused {
+		t.Events.Warn(item.Class, plan.Because)
+		return fmt.Errorf("%w: %s", errRefused, plan.Because.Message)
 	}
-	if reported.Write == nil {
+	if plan.Write == nil {
 		return nil
 	}
 	if now != nil {
-		_, err := t.objects.Update(ctx, reported.Write)
+		_, err := t.objects.Update(ctx, plan.Write)
 		return err
 	}
-	existing, created, err := t.objects.Ensure(ctx, reported.Write)
+	existing, created, err := t.objects.Ensure(ctx, plan.Write)
 	if err != nil || created {
 		return err
 	}

@@ -115,10 +115,10 @@ func start(t testing.TB, c Config, socket string) *Driver {
 	d := &Driver{
 		Socket: socket, t: t, config: c, volumes: map[string]*vol{}, snapshots: firstSnapshots(c.Snapshots),
 		groups: map[string]*csipb.VolumeGroupSnapshot{},
-		name:   orDefault(c.Name, "test.csi.example.com"), script: newScript(),
+		name:   cmp.Or(c.Name, "test.csi.example.com"), script: newScript(),
 	}
-	d.config.NodeID = orDefault(c.NodeID, "node-1")
-	d.config.Version = orDefault(c.Version, "1.0")
+	d.config.NodeID = cmp.Or(c.NodeID, "node-1")
+	d.config.Version = cmp.Or(c.Version, "1.0")
 	d.serve()
 	t.Cleanup(d.Kill)
 	return d
@@ -135,8 +135,6 @@ func shortDir(t testing.TB) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
-
-func orDefault(s, otherwise string) string { return cmp.Or(s, otherwise) }
 
 func (d *Driver) serve() {
 	d.t.Helper()

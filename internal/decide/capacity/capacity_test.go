@@ -40,7 +40,7 @@ func zone(z string) topology.Segment { return topology.Segment{"zone": z} }
 
 // object is the one that we make for the class "fast".
 func object(s topology.Segment, change ...func(*storagev1.CSIStorageCapacity)) *storagev1.CSIStorageCapacity {
-	o := Report(Item{Class: class("fast"), Segment: s}, nil, Answer{Available: 10 << 30}).Write
+	o := Object(Item{Class: class("fast"), Segment: s}, nil, Answer{Available: 10 << 30}).Write
 	o.ResourceVersion = "1"
 	for _, f := range change {
 		f(o)
@@ -197,9 +197,9 @@ func TestAnswers(t *testing.T) {
 		{"or by somebody's", object(zone("a"), label(volume.LabelManagedBy, "somebody")), Answer{}},
 		{"or by one of another segment", object(zone("b")), Answer{}},
 	} {
-		reported := Report(item, c.now, c.answer)
+		plan := Object(item, c.now, c.answer)
 		fmt.Fprintf(&out, "# %s\n", c.argues)
-		if w := reported.Write; w != nil {
+		if w := plan.Write; w != nil {
 			verb := "create"
 			if w.ResourceVersion != "" {
 				verb = "update"
@@ -211,8 +211,8 @@ func TestAnswers(t *testing.T) {
 			fmt.Fprintf(&out, "%s %s/%s %v: class %s, nodes %v, %s, at most %s\n", verb, w.Namespace, w.Name, w.Labels,
 				w.StorageClassName, w.NodeTopology.MatchLabels, w.Capacity, most)
 		}
-		fmt.Fprintf(&out, "refused=%v %s: %s -> %s\n\n", reported.Refused, reported.Because.Reason, reported.Because.Message,
-			reported.Because.Next)
+		fmt.Fprintf(&out, "refused=%v %s: %s -> %s\n\n", plan.Refused, plan.Because.Reason, plan.Because.Message,
+			plan.Because.Next)
 	}
 	why := Failed(item, "Internal: no")
 	fmt.Fprintf(&out, "# no answer\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)

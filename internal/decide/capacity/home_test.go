@@ -24,7 +24,7 @@ func TestHome(t *testing.T) {
 	item := Item{Class: class("fast"), Segment: zone("a"), Home: home}
 	made := func(change ...func(*storagev1.CSIStorageCapacity)) *storagev1.CSIStorageCapacity {
 		unowned := Item{Class: class("fast"), Segment: zone("a"), Home: Home{Namespace: "ns"}}
-		o := Report(unowned, nil, Answer{Available: 1}).Write
+		o := Object(unowned, nil, Answer{Available: 1}).Write
 		for _, f := range change {
 			f(o)
 		}
@@ -51,7 +51,7 @@ func TestHome(t *testing.T) {
 			made(of(owner("x", true))),
 		},
 	} {
-		w := Report(c.item, c.now, Answer{Available: 1}).Write
+		w := Object(c.item, c.now, Answer{Available: 1}).Write
 		if w == nil {
 			w = &storagev1.CSIStorageCapacity{}
 			w.Name = "none"
@@ -96,7 +96,7 @@ func TestLabelOnNode(t *testing.T) {
 		}
 	}
 	here, there := Home{Node: "n1"}, Home{Node: "n2"}
-	theirs := Report(Item{Class: class("fast"), Segment: zone("b"), Home: there}, nil, Answer{}).Write
+	theirs := Object(Item{Class: class("fast"), Segment: zone("b"), Home: there}, nil, Answer{}).Write
 	f := facts(has(theirs))
 	if f.Home = here; len(Driver(f).Delete) > 0 {
 		t.Error("the object of another node is deleted")

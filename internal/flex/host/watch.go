@@ -14,6 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 const (
@@ -275,10 +276,7 @@ func (f *finder) updateSlot(ctx context.Context, name string, written bool) {
 		if s.stop == nil {
 			f.startProbing(ctx, s)
 		}
-		select {
-		case s.signals <- struct{}{}:
-		default: // a signal is pending already
-		}
+		lifecycle.Wake(s.signals)
 	})
 }
 

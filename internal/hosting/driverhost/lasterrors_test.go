@@ -8,8 +8,8 @@ import (
 	"volplane.dev/volplane/internal/hosting/driverfile"
 )
 
-// TestTold: each process of a driver has its own error, which ends with it, and not with that of another.
-func TestTold(t *testing.T) {
+// TestLastErrors: each process of a driver has its own error, which ends with it, and not with that of another.
+func TestLastErrors(t *testing.T) {
 	const about = "driver d"
 	var told lastErrors
 	for i, c := range []struct {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/process/lifecycle"
 )
 
 // watches waits for changes of files. All programs of a supervisor share it, because a host has few inotify instances,
@@ -73,10 +75,7 @@ func (ws *watches) wake(descriptor int32, mask uint32) {
 	}
 	for _, waiting := range changed {
 		for w := range waiting {
-			select {
-			case w.changed <- struct{}{}:
-			default: // it has not received an earlier change yet
-			}
+			lifecycle.Wake(w.changed)
 		}
 	}
 	if mask&unix.IN_IGNORED != 0 {

@@ -50,12 +50,7 @@ func AnnouncementRights() []kube.Access {
 // Run announces services until ctx ends, and announces nothing else then: a driver may be away for a moment.
 func (a Announcement) Run(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
-	defer a.Drivers.Subscribe(func(string) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})()
+	defer a.Drivers.Subscribe(func(string) { lifecycle.Wake(changed) })()
 	wait := lifecycle.NewWait(a.Log, "waiting to announce who serves changed blocks")
 	defer wait.Stop()
 	for {
@@ -64,7 +59,7 @@ func (a Announcement) Run(ctx context.Context) error {
 		case err == nil:
 			wait.Over()
 		case ctx.Err() == nil:
-			wait.For(tell(err.Error()))
+			wait.For(shown(err.Error()))
 			again = time.After(announcePause)
 		}
 		select {

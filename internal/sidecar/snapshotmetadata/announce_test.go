@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -122,8 +121,7 @@ func TestAnnounce(t *testing.T) {
 		drivers.Put(d.In(volume.Scope{Node: "one", Rest: true}))
 		synctest.Wait()
 		serves.Store(true)
-		time.Sleep(announcePause)
-		synctest.Wait()
+		kubetest.Pass(announcePause)
 		if got := says(); got != driverName+" at here:1 of 1" {
 			t.Error(got)
 		}

@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -70,8 +71,7 @@ func TestEmbeddedLeavesSlowClients(t *testing.T) {
 		if took := <-ended; took != w.opts.Limit {
 			t.Errorf("the driver's stream ended after %v", took)
 		}
-		time.Sleep(requestLimit + reviewLimit)
-		synctest.Wait()
+		kubetest.Pass(requestLimit + reviewLimit)
 		if w.embedded.slots.all != 0 {
 			t.Errorf("%d requests are kept", w.embedded.slots.all)
 		}

@@ -108,10 +108,10 @@ func (s *server) driverOf(c *cluster.VolumeSnapshotContent) (*csi.Driver, error)
 	d, here := s.Drivers.For(name, home)
 	switch {
 	case d == nil:
-		return nil, status.Errorf(codes.Unavailable, "driver %s does not answer this server", tell(name))
+		return nil, status.Errorf(codes.Unavailable, "driver %s does not answer this server", shown(name))
 	case !here:
 		return nil, status.Errorf(codes.FailedPrecondition, "the snapshot is on node %s, whose driver %s this server does "+
-			"not reach", tell(home), name)
+			"not reach", shown(home), name)
 	case !d.Plugin.SnapshotMetadata:
 		return nil, status.Errorf(codes.FailedPrecondition, "driver %s does not know changed blocks "+
 			"(SNAPSHOT_METADATA_SERVICE)", name)
@@ -139,7 +139,7 @@ func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, d
 	case driver != "" && view.Driver != driver:
 		return status.Errorf(codes.InvalidArgument, "VolumeSnapshot %s/%s belongs to driver %s, and this is the service "+
 			"of %s",
-			vs.Namespace, vs.Name, tell(view.Driver), driver)
+			vs.Namespace, vs.Name, shown(view.Driver), driver)
 	case !view.Ready || !view.Taken:
 		return status.Errorf(codes.Unavailable, "%s is not ready to use", content)
 	}
@@ -174,7 +174,7 @@ func (s *server) secretOf(
 	}
 	ref, err := snapshot.TakingSecret(class, c.Name, vs)
 	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, tell(err.Error()))
+		return nil, status.Error(codes.FailedPrecondition, shown(err.Error()))
 	}
 	return ref, nil
 }

@@ -113,7 +113,7 @@ func ofDriver(d *csi.Driver, err error) error {
 	if code == codes.Unknown {
 		code = codes.Internal
 	}
-	return status.Errorf(code, "driver %s: %s", d.Name, tell(status.Convert(err).Message()))
+	return status.Errorf(code, "driver %s: %s", d.Name, shown(status.Convert(err).Message()))
 }
 
 // blocksOf returns the blocks of an answer as those of the service.

@@ -31,7 +31,7 @@ func (s *server) authenticate(ctx context.Context, token string) (authentication
 		return authenticationv1.UserInfo{}, s.unavailable("review the token", err)
 	}
 	if why := rejected(review.Status, audience); why != "" {
-		s.Log.Debug("a token was refused", "driver", s.Driver, "why", tell(why))
+		s.Log.Debug("a token was refused", "driver", s.Driver, "why", shown(why))
 		return authenticationv1.UserInfo{}, status.Error(codes.Unauthenticated,
 			"the token is not valid for the audience of this service")
 	}
@@ -82,7 +82,7 @@ func (s *server) authorize(ctx context.Context, user authenticationv1.UserInfo, 
 		if r.Reason != "" {
 			text += ": " + r.Reason
 		}
-		return status.Error(codes.PermissionDenied, tell(text))
+		return status.Error(codes.PermissionDenied, shown(text))
 	}
 	return nil
 }
@@ -104,9 +104,9 @@ func accessOf(user authenticationv1.UserInfo, a ask) *authorizationv1.SubjectAcc
 
 // unavailable logs the cause, and returns an error that says only what was attempted.
 func (s *server) unavailable(do string, err error) error {
-	s.Log.Warn("a client cannot be served", "driver", s.Driver, "do", do, "err", tell(err.Error()))
+	s.Log.Warn("a client cannot be served", "driver", s.Driver, "do", do, "err", shown(err.Error()))
 	return status.Error(codes.Unavailable, "the server could not "+do+"; its log says why")
 }
 
-// tell returns a foreign text as one short line without tokens.
-func tell(text string) string { return new(redact.Secrets).Hide(redact.Line(text, longText)) }
+// shown returns a foreign text as one short line without tokens.
+func shown(text string) string { return new(redact.Secrets).Hide(redact.Line(text, longText)) }

@@ -17,8 +17,8 @@ type Answer struct {
 	Largest *int64
 }
 
-// Reported is the decision about an answer.
-type Reported struct {
+// ObjectPlan is the decision about an answer.
+type ObjectPlan struct {
 	// Write is the object to create or, if it has a resource version, to update; nil if none.
 	Write *storagev1.CSIStorageCapacity
 	// Refused says that the answer is not valid; the object stays as it is.
@@ -26,9 +26,9 @@ type Reported struct {
 	Because volume.Because
 }
 
-// Report decides about the answer for an item. now is the object of the item, or with its name; nil
+// Object decides about the object of an item after an answer. now is that object, or one with its name; nil
 // if there is none.
-func Report(i Item, now *storagev1.CSIStorageCapacity, a Answer) Reported {
+func Object(i Item, now *storagev1.CSIStorageCapacity, a Answer) ObjectPlan {
 	driver := i.Class.Provisioner
 	if problem := answerProblem(a); problem != "" {
 		return refused(volume.Driver(driver), "driver %s does not report the capacity of %s: %s", driver, i, problem)
@@ -55,7 +55,7 @@ func Report(i Item, now *storagev1.CSIStorageCapacity, a Answer) Reported {
 	i.Home.own(write)
 	if now != nil && i.Home.owned(now) && same(now.Capacity, write.Capacity) &&
 		same(now.MaximumVolumeSize, write.MaximumVolumeSize) {
-		return Reported{Because: volume.Because{
+		return ObjectPlan{Because: volume.Because{
 			Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " reports the capacity of " + i.String(),
 		}}
 	}
@@ -63,7 +63,7 @@ func Report(i Item, now *storagev1.CSIStorageCapacity, a Answer) Reported {
 	if a.Largest != nil {
 		text += ", volumes of up to " + write.MaximumVolumeSize.String()
 	}
-	return Reported{Write: write, Because: volume.Because{Reason: volume.ReasonCapacityReported, Message: text}}
+	return ObjectPlan{Write: write, Because: volume.Because{Reason: volume.ReasonCapacityReported, Message: text}}
 }
 
 // Failed returns the reason for a driver that did not answer.
@@ -73,8 +73,8 @@ func Failed(i Item, text string) volume.Because {
 		i, text).Because
 }
 
-func refused(next volume.Actor, format string, args ...any) Reported {
-	return Reported{Refused: true, Because: volume.Sayf(volume.ReasonCapacityUnknown, next, format, args...)}
+func refused(next volume.Actor, format string, args ...any) ObjectPlan {
+	return ObjectPlan{Refused: true, Because: volume.Sayf(volume.ReasonCapacityUnknown, next, format, args...)}
 }
 
 func answerProblem(a Answer) string {
