@@ -46,23 +46,21 @@ func (d *Members) Admitted(ctx context.Context) error { return d.check(ctx, d.ow
 
 // Stay returns ErrGivenUp when the control plane of this process is given up, or nil when ctx ends.
 func (d *Members) Stay(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		changed, own := d.changes(), d.ownAdmission()
 		present, err := d.present(ctx, lostKey(own.node))
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
+		if err == nil && !present.Counts(own.epoch) {
+			err = own.refused()
+		}
+		if err != nil && ctx.Err() == nil {
 			return err
-		case !present.Counts(own.epoch):
-			return own.refused()
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-changed:
 		}
 	}
+	return nil
 }
 
 func (d *Members) ownAdmission() admission {
