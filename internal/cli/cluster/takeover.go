@@ -32,6 +32,7 @@ func takeOver(ctx context.Context, s *shell.Shell, m *manifestFlags) error {
 	}
 	facts.ManagedBy, facts.Wanted, facts.Namespace = manifest.ManagedBy, m.CSIDriver, m.Namespace
 	facts.Controllers, facts.ChoseControllers, facts.Args = m.Controllers, m.given("controllers"), m.ControllerArgs
+	facts.ChangedBlocks = m.Blocks != nil
 	if m.given("shape") {
 		facts.Shape = m.Shape
 	}

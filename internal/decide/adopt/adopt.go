@@ -25,6 +25,8 @@ type Facts struct {
 	ChoseControllers bool
 	// Args are arguments of the controllers that the user gave.
 	Args []string
+	// ChangedBlocks means that the user chose to serve the changed blocks of snapshots.
+	ChangedBlocks bool
 	// Found is the CSIDriver; nil if there is none.
 	Found *storagev1.CSIDriver
 	// Wanted has the requested fields of the CSIDriver.

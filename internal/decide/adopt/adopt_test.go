@@ -199,6 +199,10 @@ func TestWork(t *testing.T) {
 		{"on each node, and centrally", func(f *Facts) {
 			f.Workloads, f.Shape, f.WithoutNodes = each, "deployment", ptr.To(true)
 		}},
+		{"a server of changed blocks", func(f *Facts) { f.Workloads = installed(t, "blocks.yaml") }},
+		{"a server of changed blocks that is replaced", func(f *Facts) {
+			f.Workloads, f.ChangedBlocks = installed(t, "blocks.yaml"), true
+		}},
 		{"two drivers with one program", func(f *Facts) { f.Workloads = installed(t, "two.yaml"); registered(f, 1) }},
 	} {
 		f := Facts{Driver: driver, ManagedBy: "volplane", Controllers: []string{"provisioner", "attacher", "resizer"}}

@@ -41,6 +41,7 @@ func (p *Plan) take(f Facts, mine []Workload) (onNodes bool) {
 		}
 	}
 	p.ends(vendors)
+	p.changedBlocks(f, mine)
 	from = slices.DeleteFunc(from, func(w work) bool {
 		return !slices.ContainsFunc(w.Controllers, func(c string) bool { return slices.Contains(p.Controllers, c) })
 	})
@@ -65,6 +66,21 @@ func (p *Plan) ends(vendors []work) {
 				p.note("%s in %s does the work of %q, which is not among --controllers: when it is gone, %s", w.program,
 					w.in.short(), c, without(c))
 			}
+		}
+	}
+}
+
+// changedBlocks reports who serves the changed blocks of snapshots, and what to add so that this goes on. That needs a
+// choice of the user, because the Service has another name here, for which the vendor's certificate is not valid.
+func (p *Plan) changedBlocks(f Facts, mine []Workload) {
+	for _, w := range mine {
+		for _, c := range w.containers() {
+			if r, ok := role(c); !ok || r != sidecar.SnapshotMetadata || f.ours(w) || f.ChangedBlocks {
+				continue
+			}
+			p.note("%s in %s serves the changed blocks of snapshots: when it is gone, backups read whole volumes, unless you use "+
+				"--changed-blocks-secret and --changed-blocks-ca, with a certificate for the Service that they add",
+				sidecar.SnapshotMetadata, w.short())
 		}
 	}
 }

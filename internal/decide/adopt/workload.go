@@ -134,10 +134,10 @@ func runsControllers(c corev1.Container) bool {
 	return len(c.Args) > 0 && c.Args[0] == "controller" && argument(c, "controllers") != ""
 }
 
-// isSidecar says whether a container has a place among volplane's manifests, as one that serves changed blocks has not.
+// isSidecar says whether a container has a place among volplane's manifests.
 func isSidecar(c corev1.Container) bool {
-	r, ok := role(c)
-	return ok && r != sidecar.SnapshotMetadata || image(c) == "volplane" || argument(c, registrationPath) != ""
+	_, ok := role(c)
+	return ok || image(c) == "volplane" || argument(c, registrationPath) != ""
 }
 
 // role returns which of upstream's sidecars a container is: by its command, by its image, or by its container name if

@@ -67,6 +67,8 @@ type backups struct {
 	// scope is that of the driver, and others are further ones.
 	scope  volume.Scope
 	others []*csi.Driver
+	// end ends the service.
+	end func()
 	// embedded serves behind an HTTP server, unless it is nil.
 	embedded *Embedded
 	// connect returns a new connection to the server.
@@ -144,6 +146,7 @@ func (w *backups) serve() {
 	pair, pool := newCertificate(w.t, "one")
 	l := bufconn.Listen(64 << 10)
 	ctx, end := context.WithCancel(w.t.Context())
+	w.end = end
 	ended := make(chan error, 1)
 	go func() { ended <- w.serveAt(ctx, l, &tls.Config{Certificates: []tls.Certificate{pair}}) }()
 	w.t.Cleanup(func() {

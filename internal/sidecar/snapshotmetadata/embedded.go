@@ -20,10 +20,11 @@ type Embedded struct {
 	now atomic.Pointer[serving]
 }
 
-// serving is a server, and how long a stream of it may take.
+// serving is a server, how long a stream of it may take, and when all of them end.
 type serving struct {
 	*grpc.Server
 	limit time.Duration
+	ends  context.Context
 }
 
 // NewEmbedded returns one that refuses all requests until Run is called.
@@ -31,7 +32,7 @@ func NewEmbedded() *Embedded { return &Embedded{slots: newSlots(mostOpen, mostPe
 
 // Run answers requests until ctx ends, which ends the streams, too. It may be repeated.
 func (e *Embedded) Run(ctx context.Context, o Options) {
-	s := &serving{newServer(o), o.Limit}
+	s := &serving{newServer(o), o.Limit, ctx}
 	e.now.Store(s)
 	<-ctx.Done()
 	e.now.Store(nil)
@@ -51,9 +52,20 @@ func (e *Embedded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer giveBack()
-	// A client that does not read its stream keeps it no longer than others keep theirs. A request of this process itself
-	// has no deadlines.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(requestLimit + reviewLimit + s.limit))
+	// A client that does not read its stream keeps it no longer than others keep theirs, and not beyond the end of the
+	// service. A request of this process itself has no deadlines.
+	written := http.NewResponseController(w)
+	_ = written.SetWriteDeadline(time.Now().Add(requestLimit + reviewLimit + s.limit))
+	last := make(chan struct{})
+	keep := context.AfterFunc(s.ends, func() {
+		defer close(last)
+		_ = written.SetWriteDeadline(time.Now())
+	})
+	defer func() {
+		if !keep() {
+			<-last // the writer may not be used after this function
+		}
+	}()
 	// gRPC reads ahead, into memory, all that a client sends.
 	r.Body = http.MaxBytesReader(w, r.Body, 2*requestSize)
 	s.ServeHTTP(w, r)

@@ -45,37 +45,56 @@ func TestEmbedded(t *testing.T) {
 	})
 }
 
-// TestEmbeddedLeavesSlowClients: a client that never reads has its request no longer than the limits say.
+// TestEmbeddedLeavesSlowClients: a client that never reads has its request no longer than the limits say, and does not
+// hold up the end of the service.
 func TestEmbeddedLeavesSlowClients(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w, begun := newBackups(t, behind), time.Now()
-		ended := make(chan time.Duration, 1)
-		w.driver.OnBlocks(func(_ context.Context, _ proto.Message, send sender) error {
-			defer func() { ended <- time.Since(begun) }()
-			for at := int64(0); ; at += 1000 {
-				a := &csipb.GetMetadataAllocatedResponse{
-					BlockMetadataType: csipb.BlockMetadataType_FIXED_LENGTH, VolumeCapacityBytes: 1 << 62,
+	const limit = time.Minute
+	for name, c := range map[string]struct{ end, stream, request time.Duration }{
+		"by the limits":    {time.Hour, limit, limit + requestLimit + reviewLimit},
+		"with the service": {time.Second, time.Second, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, begun := newBackups(t, func(w *backups, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
+					behind(w, vs, c)
+					w.opts.Limit = limit
+				}), time.Now()
+				ended := make(chan time.Duration, 1)
+				w.driver.OnBlocks(func(_ context.Context, _ proto.Message, send sender) error {
+					defer func() { ended <- time.Since(begun) }()
+					return endless(send)
+				})
+				if _, err := w.dial().GetMetadataAllocated(t.Context(), request()); err != nil {
+					t.Fatal(err)
 				}
-				for i := range int64(1000) {
-					a.BlockMetadata = append(a.BlockMetadata, &csipb.BlockMetadata{ByteOffset: (at + i) << 20, SizeBytes: 1 << 20})
+				time.AfterFunc(c.end, w.end)
+				if took := <-ended; took != c.stream {
+					t.Errorf("the driver's stream ended after %v", took)
 				}
-				if err := send(a); err != nil {
-					return err
+				kubetest.Pass(c.request - time.Since(begun))
+				if w.embedded.slots.all != 0 {
+					t.Errorf("%d requests are kept", w.embedded.slots.all)
 				}
-			}
+			})
 		})
-		if _, err := w.dial().GetMetadataAllocated(t.Context(), request()); err != nil {
-			t.Fatal(err)
+	}
+}
+
+// endless sends blocks as long as they are taken.
+func endless(send sender) error {
+	for at := int64(0); ; at += 1000 {
+		a := &csipb.GetMetadataAllocatedResponse{
+			BlockMetadataType: csipb.BlockMetadataType_FIXED_LENGTH, VolumeCapacityBytes: 1 << 62,
 		}
-		if took := <-ended; took != w.opts.Limit {
-			t.Errorf("the driver's stream ended after %v", took)
+		for i := range int64(1000) {
+			a.BlockMetadata = append(a.BlockMetadata, &csipb.BlockMetadata{ByteOffset: (at + i) << 20, SizeBytes: 1 << 20})
 		}
-		kubetest.Pass(requestLimit + reviewLimit)
-		if w.embedded.slots.all != 0 {
-			t.Errorf("%d requests are kept", w.embedded.slots.all)
+		if err := send(a); err != nil {
+			return err
 		}
-	})
+	}
 }
 
 // flood is a request without end, of which it counts the bytes.
