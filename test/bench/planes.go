@@ -74,6 +74,7 @@ func (m *manyPlanes) measureClaims(ctx context.Context, figures map[string]any, 
 	if err != nil {
 		return err
 	}
+	defer alone.Stop()
 	client, err := alone.Client()
 	if err != nil {
 		return err
@@ -98,7 +99,6 @@ func (m *manyPlanes) measureClaims(ctx context.Context, figures map[string]any, 
 	figures["planes_own_etcd_mounted_ms"] = milliseconds(medians["node1"])
 	figures["planes_three_members_mounted_ms"] = milliseconds(medians["n1"])
 	figures["planes_three_members_times_own"] = medians["n1"].Seconds() / medians["node1"].Seconds()
-	alone.Stop()
 	return nil
 }
 
