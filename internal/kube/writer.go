@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -309,12 +308,4 @@ func mergePatch(before, after map[string]any) map[string]any {
 		}
 	}
 	return patch
-}
-
-// RetryWrite repeats a function that reads an object and then creates or updates it while another program does the
-// same. It returns the function's last error, after four tries within a third of a second.
-func RetryWrite(readAndWrite func() error) error {
-	return retry.OnError(retry.DefaultBackoff, func(err error) bool {
-		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
-	}, readAndWrite)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -148,33 +147,4 @@ func TestRefusedForGood(t *testing.T) {
 	if RefusedForGood(nil) {
 		t.Error("a request that was not refused")
 	}
-}
-
-// TestRetryWrite: a write is repeated after another program's write, and after no other failure.
-func TestRetryWrite(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		resource := corev1.Resource("configmaps")
-		conflict := apierrors.NewConflict(resource, "c", nil)
-		for _, c := range []struct {
-			err   error
-			tries int
-		}{
-			{nil, 1},
-			{conflict, 4},
-			{fmt.Errorf("write it: %w", conflict), 4},
-			{apierrors.NewAlreadyExists(resource, "c"), 4},
-			{apierrors.NewForbidden(resource, "c", nil), 1},
-			{apierrors.NewNotFound(resource, "c"), 1},
-		} {
-			tries := 0
-			err := RetryWrite(func() error {
-				tries++
-				return c.err
-			})
-			if !errors.Is(err, c.err) || tries != c.tries {
-				t.Errorf("%v: %d tries, and then %v", c.err, tries, err)
-			}
-		}
-	})
 }

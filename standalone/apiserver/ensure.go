@@ -15,8 +15,8 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/apiserver/crds"
 )
@@ -45,9 +45,16 @@ func (v version) isOlder(have metav1.Object) bool {
 	return err == nil && ours.LessThan(theirs)
 }
 
-// ensureRBAC creates or updates the roles and bindings. Another control plane may do so at the same time.
+// retryWrite repeats a function that reads and then writes, because another control plane may do so at the same time.
+func retryWrite(readAndWrite func() error) error {
+	return retry.OnError(retry.DefaultBackoff, func(err error) bool {
+		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+	}, readAndWrite)
+}
+
+// ensureRBAC creates or updates the roles and bindings.
 func ensureRBAC(ctx context.Context, client kubernetes.Interface, objects []runtime.Object, v version) error {
-	return kube.RetryWrite(func() error { return tryRBAC(ctx, client, objects, v) })
+	return retryWrite(func() error { return tryRBAC(ctx, client, objects, v) })
 }
 
 func tryRBAC(ctx context.Context, client kubernetes.Interface, objects []runtime.Object, v version) error {
@@ -149,8 +156,7 @@ func write[T metav1.Object](ctx context.Context, client resource[T], want T) err
 	return err
 }
 
-// ensureCRDs creates or updates the custom resources of this program. Other custom resources stay as they are. Another
-// control plane may do so at the same time, and the API server writes their status.
+// ensureCRDs creates or updates the custom resources of this program. Other custom resources stay as they are.
 func ensureCRDs(ctx context.Context, config *rest.Config, v version) error {
 	client, err := extensionsclient.NewForConfig(config)
 	if err != nil {
@@ -162,7 +168,7 @@ func ensureCRDs(ctx context.Context, config *rest.Config, v version) error {
 	}
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	for _, want := range all {
-		if err := kube.RetryWrite(func() error { return ensureCRD(ctx, definitions, v, want) }); err != nil {
+		if err := retryWrite(func() error { return ensureCRD(ctx, definitions, v, want) }); err != nil {
 			return fmt.Errorf("ensure custom resource %s: %w", want.Name, err)
 		}
 	}

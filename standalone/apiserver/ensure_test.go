@@ -3,8 +3,11 @@ package apiserver
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -114,4 +117,33 @@ func (r *recorder) Update(
 func (r *recorder) Delete(context.Context, string, metav1.DeleteOptions) error {
 	r.made = append(r.made, "delete")
 	return nil
+}
+
+// TestRetryWrite: a write is repeated after another control plane's write, and after no other failure.
+func TestRetryWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		resource := schema.GroupResource{Resource: "customresourcedefinitions"}
+		conflict := apierrors.NewConflict(resource, "c", nil)
+		for _, c := range []struct {
+			err   error
+			tries int
+		}{
+			{nil, 1},
+			{conflict, 4},
+			{fmt.Errorf("write it: %w", conflict), 4},
+			{apierrors.NewAlreadyExists(resource, "c"), 4},
+			{apierrors.NewForbidden(resource, "c", nil), 1},
+			{apierrors.NewNotFound(resource, "c"), 1},
+		} {
+			tries := 0
+			err := retryWrite(func() error {
+				tries++
+				return c.err
+			})
+			if !errors.Is(err, c.err) || tries != c.tries {
+				t.Errorf("%v: %d tries, and then %v", c.err, tries, err)
+			}
+		}
+	})
 }

@@ -78,8 +78,8 @@ func (p *Plan) changedBlocks(f Facts, mine []Workload) {
 			if r, ok := role(c); !ok || r != sidecar.SnapshotMetadata || f.ours(w) || f.ChangedBlocks {
 				continue
 			}
-			p.note("%s in %s serves the changed blocks of snapshots: when it is gone, backups read whole volumes, unless you use "+
-				"--changed-blocks-secret and --changed-blocks-ca, with a certificate for the Service that they add",
+			p.note("%s in %s serves the changed blocks of snapshots: when it is gone, backups read whole volumes, unless you "+
+				"use --changed-blocks-secret and --changed-blocks-ca, with a certificate for the Service that they add",
 				sidecar.SnapshotMetadata, w.short())
 		}
 	}

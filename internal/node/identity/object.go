@@ -29,7 +29,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -327,7 +326,7 @@ func (o *object) csiNode(
 	ctx context.Context, node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver,
 ) error {
 	all := o.client.StorageV1().CSINodes()
-	err := kube.RetryWrite(func() error {
+	err := retry.OnError(retry.DefaultRetry, conflicting, func() error {
 		now, err := all.Get(ctx, o.name, metav1.GetOptions{})
 		if err == nil && !ownedBy(now, node.UID) {
 			err = all.Delete(ctx, o.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(now.UID))})
@@ -371,6 +370,8 @@ func newCSINode(
 func ownerOf(node *corev1.Node) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }
+
+func conflicting(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 func ownedBy(c *storagev1.CSINode, uid types.UID) bool {
 	return slices.ContainsFunc(c.OwnerReferences,

@@ -12,9 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 
 	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -59,7 +59,8 @@ func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 // startEpoch starts the next epoch of a node. That of its control plane starts with it if the node is lost.
 func (d *Members) startEpoch(ctx context.Context, q identity.Revoke) (next identity.Epoch, err error) {
 	maps := d.client.CoreV1().ConfigMaps(volume.NamespaceSystem)
-	err = kube.RetryWrite(func() error {
+	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	err = retry.OnError(retry.DefaultBackoff, again, func() error {
 		all, err := maps.Get(ctx, Revoked, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
 		if missing {
