@@ -279,8 +279,10 @@ func TestRoom(t *testing.T) {
 	} {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(c.size)}
-		why := Need{Claim: claim, Class: class("fast"), Driver: c.driver, Known: c.known}.Refuses(node)
-		fmt.Fprintf(&out, "# %s\n%s -> %s: %s\n\n", c.argues, why.Reason, why.Next, why.Message)
+		need := Need{Claim: claim, Class: class("fast"), Driver: c.driver, Known: c.known}
+		why := need.Refuses(node)
+		fmt.Fprintf(&out, "# %s\n%s -> %s: %s\ncause %s %s, takes %d tenths\n\n", c.argues, why.Reason, why.Next, why.Message,
+			why.Cause.Reason, why.Object, need.Tenths(node))
 	}
 	golden.Equal(t, "testdata/room.txt", out.String())
 }

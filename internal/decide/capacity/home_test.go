@@ -6,9 +6,11 @@ import (
 	"testing"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -73,8 +75,32 @@ func TestControllerOf(t *testing.T) {
 	}
 	o.OwnerReferences = append(o.OwnerReferences, owner("y", true))
 	o.OwnerReferences[1].BlockOwnerDeletion = ptr.To(true)
-	if got := ControllerOf(o); got == nil || got.Name != "y" || got.BlockOwnerDeletion != nil {
+	if got, want := ControllerOf(o), owner("y", true); !equality.Semantic.DeepEqual(got, &want) {
 		t.Errorf("controller %v", got)
+	}
+}
+
+// TestElsewhere: a process leaves the objects of segments that others query, and a guest those of segments without
+// nodes.
+func TestElsewhere(t *testing.T) {
+	for _, c := range []struct {
+		argues    string
+		object    *storagev1.CSIStorageCapacity
+		elsewhere []topology.Segment
+		guest     bool
+		deletes   int
+	}{
+		{"a segment without nodes", object(zone("b")), nil, false, 1},
+		{"one that another process queries", object(zone("b")), []topology.Segment{zone("b")}, false, 0},
+		{"one that it does not", object(zone("b")), []topology.Segment{zone("c")}, false, 1},
+		{"a segment without nodes, for a guest", object(zone("b")), nil, true, 0},
+		{"a class that does not exist, for a guest", object(zone("a"), of("gone")), nil, true, 1},
+	} {
+		f := facts(has(c.object))
+		f.Elsewhere, f.Guest = c.elsewhere, c.guest
+		if got := len(Driver(f).Delete); got != c.deletes {
+			t.Errorf("%s: %d objects are deleted", c.argues, got)
+		}
 	}
 }
 

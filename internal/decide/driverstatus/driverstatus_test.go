@@ -2,6 +2,7 @@ package driverstatus_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -77,5 +78,51 @@ func TestHosted(t *testing.T) {
 	}
 	if driverstatus.Hosted(nil) {
 		t.Error("no volume has a driver")
+	}
+}
+
+// TestOf: what is wrong with the drivers of a node: a program that does not run is why its driver was not registered,
+// and a driver of a host that was refused is not healthy.
+func TestOf(t *testing.T) {
+	is := func(notes ...string) map[string]string {
+		out := map[string]string{}
+		for i := 0; i < len(notes); i += 2 {
+			out[notes[i]] = notes[i+1]
+		}
+		return out
+	}
+	for _, c := range []struct {
+		argues, hosted, refused, notRun string
+		want                            map[string]string
+	}{
+		{argues: "nothing is known"},
+		{argues: "a driver of a host", hosted: `{"a":""}`, want: is("a", "")},
+		{argues: "one that was refused", refused: `{"a":"no"}`, want: is("a", "no")},
+		{argues: "one whose program does not run", notRun: `{"a":"exit code 1"}`, want: is("a", "exit code 1")},
+		{
+			argues: "a refused one whose program does not run", refused: `{"a":"no","b":"no"}`, notRun: `{"a":"exit code 1"}`,
+			want: is("a", "exit code 1", "b", "no"),
+		},
+		{
+			argues: "one of a host that was refused", hosted: `{"a":"","b":""}`, refused: `{"a":"no"}`,
+			want: is("a", "no", "b", ""),
+		},
+	} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
+			volume.AnnDriverNotes: c.hosted, volume.AnnRefused: c.refused, volume.AnnNotRun: c.notRun,
+		}}}
+		got := driverstatus.Of(n)
+		if !maps.Equal(got, c.want) || (got == nil) != (c.want == nil) {
+			t.Errorf("%s: %v", c.argues, got)
+		}
+		b, wrong := driverstatus.Absent("a", n), got["a"]
+		if wrong == "" {
+			continue
+		}
+		want := volume.Say(volume.ReasonRegistrationRefused, volume.Administrator("n1"),
+			"driver a cannot be used on node n1: "+wrong)
+		if b != want || driverstatus.Install(b) != nil {
+			t.Errorf("%s: %+v", c.argues, b)
+		}
 	}
 }
