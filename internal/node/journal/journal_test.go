@@ -192,3 +192,49 @@ func TestLossy(t *testing.T) {
 	j, _ = open(t, dir, "1")
 	lossy("gone", true)
 }
+
+// TestRecordsOfPod: the records of a Pod are those in which a target is the Pod's.
+func TestRecordsOfPod(t *testing.T) {
+	j, _ := open(t, t.TempDir(), "1")
+	shared, other := sample("shared"), sample("other")
+	shared.Targets = append(shared.Targets, mount.Target{PodUID: "v", Path: "/v"})
+	for _, r := range []*mount.Record{shared, other} {
+		if err := j.Put(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for pod, want := range map[string][]*mount.Record{"u": {other, shared}, "v": {shared}, "w": nil} {
+		if diff := cmp.Diff(want, j.Of(pod)); diff != "" {
+			t.Errorf("of Pod %s (-want +got):\n%s", pod, diff)
+		}
+	}
+}
+
+// TestDirectoryThatCannotBeUsed: a journal whose directories cannot be created is not opened, and one whose mark cannot
+// be removed stays lossy.
+func TestDirectoryThatCannotBeUsed(t *testing.T) {
+	for name, prepare := range map[string]func(dir string) error{
+		"a file in the way":     func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+		"no place for the mark": func(dir string) error { return os.MkdirAll(filepath.Join(dir, lossyFile, "x"), 0o700) },
+	} {
+		dir := filepath.Join(t.TempDir(), "journal")
+		if err := prepare(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := Open(dir, "1"); err == nil {
+			t.Errorf("%s: it is opened", name)
+		}
+	}
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	mark := filepath.Join(dir, lossyFile)
+	if err := os.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(mark, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.MarkComplete(); err == nil || !j.Lossy() {
+		t.Errorf("the mark is gone: %v", err)
+	}
+}
