@@ -199,7 +199,7 @@ const Backups = "backup"
 const maxListed = 3
 
 // Used returns a file or directory that proves that a control plane has used the data
-// directory, and therefore had objects; "" if there is none.
+// directory, and therefore had objects; "" without such a proof.
 func (d *Dir) Used() string {
 	for _, path := range []string{"admin.kubeconfig", "node/journal/*", "pool/volumes/*"} {
 		if found, err := filepath.Glob(filepath.Join(d.Path, path)); err == nil && len(found) > 0 {

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/clientset"
 )
 
-// TestOwnerOf: each level is one step up, and where there is none the user is reported.
+// TestOwnerOf: each level is one owner further up; where an object has no controller, the error names that object.
 func TestOwnerOf(t *testing.T) {
 	object := func(name, kind, owner string) metav1.ObjectMeta {
 		o := metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}

@@ -73,16 +73,22 @@ func (p *Plan) ends(vendors []work) {
 // changedBlocks reports who serves the changed blocks of snapshots, and what to add so that this goes on. That needs a
 // choice of the user, because the Service has another name here, for which the vendor's certificate is not valid.
 func (p *Plan) changedBlocks(f Facts, mine []Workload) {
-	for _, w := range mine {
-		for _, c := range w.containers() {
-			if r, ok := role(c); !ok || r != sidecar.SnapshotMetadata || f.ours(w) || f.ChangedBlocks {
-				continue
-			}
-			p.note("%s in %s serves the changed blocks of snapshots: when it is gone, backups read whole volumes, unless you "+
-				"use --changed-blocks-secret and --changed-blocks-ca, with a certificate for the Service that they add",
-				sidecar.SnapshotMetadata, w.short())
-		}
+	if f.ChangedBlocks {
+		return
 	}
+	for _, w := range mine {
+		if f.ours(w) || !slices.ContainsFunc(w.containers(), servesChangedBlocks) {
+			continue
+		}
+		p.note("%s in %s serves the changed blocks of snapshots: when it is gone, backups read whole volumes, unless you "+
+			"use --changed-blocks-secret and --changed-blocks-ca, with a certificate for the Service that they add",
+			sidecar.SnapshotMetadata, w.short())
+	}
+}
+
+func servesChangedBlocks(c corev1.Container) bool {
+	r, ok := role(c)
+	return ok && r == sidecar.SnapshotMetadata
 }
 
 // without reports the consequences if a controller runs nowhere.

@@ -14,7 +14,7 @@ import (
 )
 
 // Object returns the object of a created volume. It refers to the claim, and has a finalizer until the driver has
-// deleted the volume. A provisioner in the place of upstream's has an identity, which the driver is told.
+// deleted the volume. A provisioner in the place of upstream's adds its identity to the attributes.
 func Object(in *Intent, a Answer, identity string) *corev1.PersistentVolume {
 	bytes := cmp.Or(a.Bytes, in.Bytes)
 	mode := corev1.PersistentVolumeFilesystem

@@ -120,7 +120,7 @@ type Wait struct {
 	why   string
 	began time.Time
 	pause time.Duration
-	// timer is nil while there is no wait.
+	// timer is nil while nothing is waited for.
 	timer *time.Timer
 }
 

@@ -20,11 +20,11 @@ type Embedded struct {
 	now atomic.Pointer[serving]
 }
 
-// serving is a server, how long a stream of it may take, and when all of them end.
+// serving is a server, how long a stream of it may take, and a context that ends with the service.
 type serving struct {
 	*grpc.Server
 	limit time.Duration
-	ends  context.Context
+	ctx   context.Context
 }
 
 // NewEmbedded returns one that refuses all requests until Run is called.
@@ -52,23 +52,28 @@ func (e *Embedded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer giveBack()
-	// A client that does not read its stream keeps it no longer than others keep theirs, and not beyond the end of the
-	// service. A request of this process itself has no deadlines.
-	written := http.NewResponseController(w)
-	_ = written.SetWriteDeadline(time.Now().Add(requestLimit + reviewLimit + s.limit))
-	last := make(chan struct{})
-	keep := context.AfterFunc(s.ends, func() {
-		defer close(last)
-		_ = written.SetWriteDeadline(time.Now())
-	})
-	defer func() {
-		if !keep() {
-			<-last // the writer may not be used after this function
-		}
-	}()
+	defer s.limitWrites(w)()
 	// gRPC reads ahead, into memory, all that a client sends.
 	r.Body = http.MaxBytesReader(w, r.Body, 2*requestSize)
 	s.ServeHTTP(w, r)
+}
+
+// limitWrites ends the writes of a response that its client does not read: after the time that a stream may take, and
+// when the service ends. A request of this process itself has no deadlines. The function that it returns must be called
+// before the response ends.
+func (s *serving) limitWrites(w http.ResponseWriter) (release func()) {
+	response := http.NewResponseController(w)
+	_ = response.SetWriteDeadline(time.Now().Add(requestLimit + reviewLimit + s.limit))
+	ended := make(chan struct{})
+	stop := context.AfterFunc(s.ctx, func() {
+		defer close(ended)
+		_ = response.SetWriteDeadline(time.Now())
+	})
+	return func() {
+		if !stop() {
+			<-ended // no deadline may be set after the response
+		}
+	}
 }
 
 // refuse answers what a gRPC client sees as UNAVAILABLE.

@@ -7,8 +7,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestWhose: which workloads belong to the driver, each alone in a cluster.
-func TestWhose(t *testing.T) {
+// TestWorkloadsOfDriver: which workloads belong to the driver, each alone in a cluster.
+func TestWorkloadsOfDriver(t *testing.T) {
 	registrar := corev1.Container{Name: "registrar", Image: "example.com/csi-node-driver-registrar:1"}
 	program := func(args ...string) corev1.Container {
 		return corev1.Container{Name: "driver", Image: "example.com/driver:1", Args: args}
